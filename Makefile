@@ -1,0 +1,56 @@
+# Every command of the project. `make help` lists them; CI calls the same ones.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+UV := $(BIN)/uv
+PORT ?= 8080
+WORKERS ?= 2
+
+.PHONY: help install lock run test lint format typecheck imports crds clean
+
+help: ## List the targets
+	@grep -hE '^[a-zA-Z_-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  %-22s %s\n", $$1, $$2}'
+
+install: $(VENV)/.installed ## Make .venv with everything pinned by constraints.txt (UV_TORCH_BACKEND=cpu takes the small torch)
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(UV) || $(BIN)/pip install --quiet --disable-pip-version-check uv
+	VIRTUAL_ENV=$(VENV) $(UV) pip install --quiet --constraint constraints.txt --editable '.[all,dev]'
+	@touch $@
+
+lock: ## Make constraints.txt anew: exact versions with hashes, torch by version alone so that any of its builds fits
+	$(UV) pip compile pyproject.toml --constraint <(echo 'torch==2.13.0') --extra all --extra dev --universal --python-version 3.11 \
+	  --generate-hashes --no-header --no-annotate --no-emit-index-url --quiet \
+	  | awk '/^[^ ]/ {torch = /^torch==/} !torch {print} /^torch==/ {sub(/ *\\$$/, ""); print}' > constraints.txt.new
+	mv constraints.txt.new constraints.txt
+
+run: install ## Serve the demo model on http://127.0.0.1:$(PORT)
+	$(BIN)/roundhouse up -f examples/smollm2.yaml --port $(PORT)
+
+test: install ## All tests that need no cluster
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup
+
+lint: install ## ruff, mypy, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: install ## Format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+typecheck: install ## mypy only
+	$(BIN)/mypy
+
+imports: install ## Import contracts only
+	$(BIN)/lint-imports
+
+crds: install ## Generate crds/ from the pydantic models
+	$(BIN)/roundhouse render-crds crds
+
+clean: ## Remove what was built here
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage*
