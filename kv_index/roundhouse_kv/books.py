@@ -1,6 +1,7 @@
 """Bookings in flight of one service, own and other gateways', and the load that they put on each pod.
 
-Pure: clocks come as parameters (monotonic seconds), messages go out by `outbox`, `table` and `asks`, and come in by `apply`.
+Pure: clocks come as parameters (monotonic seconds), messages go out by `outbox`, `table` and `asks`, and come in by
+`apply`.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,5 @@
-"""What the leading operator follows in Redis: leases of all services, demand, and whether the catalogue is still there."""
+"""What the leading operator follows in Redis: leases of all services, demand, and whether the catalogue is still
+there."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping
