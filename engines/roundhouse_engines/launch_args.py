@@ -6,7 +6,7 @@ from roundhouse_engines.errors import BadEngineSpec
 
 
 def gives(args: Iterable[str], flags: Sequence[str]) -> str | None:
-    """The first of ``flags`` that ``args`` hold, as ``--flag value`` or ``--flag=value``; underscores count as dashes."""
+    """The first of ``flags`` in ``args``, as ``--flag value`` or ``--flag=value``; underscores count as dashes."""
     for arg in args:
         name = arg.split("=", 1)[0].replace("_", "-")
         if name in flags:

@@ -1,8 +1,8 @@
 """Keeps the catalogue in Redis equal to what the reconcile loop knows.
 
 The first publication waits until every service has been looked at once: with half a catalogue gateways would answer
-404 for models that exist. Until then services that are known from the stored catalogue keep their stored entries.
-Afterwards a changed entry is published at once, and everything is compared every second, so that a Redis that was
+404 for models that exist. What is stored already is taken over before it, so that a service whose look failed keeps
+its entry, and one that was deleted while no operator ran is noticed. Afterwards a changed entry is published at once, and everything is compared every second, so that a Redis that was
 emptied or rolled back is filled again.
 """
 
@@ -29,18 +29,22 @@ class Store(Protocol):
 
 
 class CataloguePublisher:
-    """``on_stamp`` hears (term, version) after each publication; ``may_lead`` is asked before a new term is taken."""
+    """``on_stamp`` hears (term, version) after each publication, ``on_found`` the keys of stored entries that were not
+    known; ``may_lead`` is asked before a new term is taken.
+    """
 
     def __init__(
         self,
         store: Store,
         *,
         on_stamp: Callable[[tuple[int, int] | None], None],
+        on_found: Callable[[str], None],
         may_lead: Callable[[], bool] = lambda: True,
         retry_s: float = 1.0,
     ) -> None:
         self._store = store
         self._on_stamp = on_stamp
+        self._on_found = on_found
         self._may_lead = may_lead
         self._retry_s = retry_s
         self._entries: dict[str, ServiceEntry] = {}
@@ -56,15 +60,17 @@ class CataloguePublisher:
     def entries(self) -> dict[str, ServiceEntry]:
         return dict(self._entries)
 
-    async def load(self) -> set[str]:
-        """Take over the stored entries; returns their keys. An unreadable catalogue counts as none."""
+    async def load(self) -> None:
+        """Take over stored entries that are not known. An unreadable catalogue counts as none."""
         try:
             stored = await self._store.read()
         except WireError as error:
             log.warning("catalogue_unreadable", extra={"error": str(error)})
-            return set()
-        self._entries |= dict(stored.services) if stored else {}
-        return set(self._entries)
+            return
+        for key, entry in (stored.services if stored else {}).items():
+            if key not in self._entries:
+                self._entries[key] = entry
+                self._on_found(key)
 
     def expect(self, keys: Iterable[str]) -> None:
         """Publish for the first time when all of these were reported by `seen`."""
@@ -113,6 +119,7 @@ class CataloguePublisher:
             if not self._may_lead():
                 return
             self._term = await self._store.take_term()
+            await self.load()
         version = await self._store.publish(self._term, dict(self._entries))
         stamp = (self._term, version)
         if stamp != self.stamp:

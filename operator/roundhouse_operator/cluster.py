@@ -92,7 +92,7 @@ class Cluster(Protocol):
         ...
 
     async def patch_status(self, kind: Kind, namespace: str, name: str, status: Obj, *, uid: str | None = None) -> Obj:
-        """Replace the status subresource. Raises `NotFound`, or `Conflict` when the object is not the one of ``uid``."""
+        """Replace the status subresource. Raises `NotFound`, or `Conflict` when the object has another ``uid``."""
         ...
 
     def watch(

@@ -140,15 +140,18 @@ def _loading(engine: ContainerFacts, pod_name: str, progress: Progress | None) -
 
 
 def _progress_text(progress: Progress | None, phases: tuple[str, ...], otherwise: str) -> str:
-    """In tenths, so that a long download changes the status ten times and not a thousand."""
     if progress is None or progress.phase not in phases:
         return otherwise
     words = {"fetch": "fetching the model", "convert": "converting the model", "load": "loading the model"}
     text = words.get(progress.phase, "warming up")
     if not progress.total:
         return text
-    tenths = min(10, 10 * progress.done // progress.total)
-    return f"{text}: {10 * tenths} % of {_size(progress.total)}"
+    return f"{text}: {10 * tenths(progress)} % of {_size(progress.total)}"
+
+
+def tenths(progress: Progress) -> int:
+    """0–10, so that a long download changes a status ten times and not a thousand."""
+    return min(10, 10 * progress.done // progress.total) if progress.total else 0
 
 
 def _size(count: int) -> str:

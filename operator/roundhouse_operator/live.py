@@ -1,4 +1,4 @@
-"""What Redis and the agents say about one service. Facts that may be late or missing; nothing is deleted for their lack."""
+"""What Redis and the agents say about one service: facts that may be late, and whose lack deletes nothing."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

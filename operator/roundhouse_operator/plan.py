@@ -81,7 +81,7 @@ class Undrain:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Carried out in the order of the fields, with the agents told last but for statuses, which are written where they differ.
+    """Carried out in the order of the fields, statuses last and only where they differ.
 
     ``statuses`` by EngineReplica name. ``entry`` goes into the catalogue.
     """

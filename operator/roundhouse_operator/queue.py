@@ -19,7 +19,7 @@ from random import Random
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Seconds from the first failure's wait, doubling, to the longest; ``jitter`` is the share that chance takes away."""
+    """Waits from the first, doubling, to the longest; ``jitter`` is the share of them that chance takes away."""
 
     first_s: float = 0.1
     longest_s: float = 300.0

@@ -80,6 +80,10 @@ class Reconciler:
         self._drained: dict[str, frozenset[str]] = {}
         self._secrets: set[str] = set()
 
+    @property
+    def served_names(self) -> ServedNames:
+        return self._context.served_names
+
     def forget_secrets(self) -> None:
         """Look after the Redis Secrets again, in case somebody changed them."""
         self._secrets.clear()
@@ -95,10 +99,10 @@ class Reconciler:
             context.requeue(other)
         observed = await self._observe(key, service)
         observed, todo = await self._create(key, observed)
+        self._publish(key, observed, todo)
         await self._apply_and_delete(todo)
         again = await self._tell_agents(key, todo)
         await self._write_statuses(observed, todo)
-        self._publish(key, observed, todo)
         return 0.0 if again else todo.requeue_after
 
     async def _gone(self, key: str) -> float | None:
@@ -113,7 +117,7 @@ class Reconciler:
         if pods:
             return context.settings.drain_poll_s
         await context.purge(key)
-        if not any(other.startswith(f"{namespace}/") for other in context.served_names.keys()):
+        if not any(other.startswith(f"{namespace}/") for other in context.served_names.services()):
             self._secrets.discard(namespace)
             await context.cluster.delete(SECRET, namespace, REDIS_SECRET)
         log.info("service_gone", extra={"service": key})
@@ -212,47 +216,40 @@ class Reconciler:
     async def _apply_and_delete(self, todo: Plan) -> None:
         cluster = self._context.cluster
         for kind, obj in todo.apply:
-            try:
-                await cluster.apply(kind, obj)
-            except (Conflict, NotFound) as error:
-                log.info("apply_conflict", extra={"object": obj["metadata"]["name"], "error": str(error)})
+            await self._apply(kind, obj)
         for item in todo.delete:
             await cluster.delete(item.kind, item.namespace, item.name, uid=item.uid, grace_seconds=item.grace_seconds)
             log.info("deleted", extra={"kind": item.kind.kind, "object": item.name, "namespace": item.namespace})
 
+    async def _apply(self, kind: Kind, obj: Obj) -> None:
+        """An object that is gone, or another one by now, is planned for the next time."""
+        try:
+            await self._context.cluster.apply(kind, obj)
+        except (Conflict, NotFound) as error:
+            log.info("apply_conflict", extra={"object": obj["metadata"]["name"], "error": str(error)})
+
     async def _tell_agents(self, key: str, todo: Plan) -> bool:
         """True when an answer changes the plan."""
-        await asyncio.gather(*(self._undrain(order) for order in todo.undrains))
-        answers = await asyncio.gather(*(self._drain(order) for order in todo.drains))
+        orders: list[DrainOrder | Undrain] = [*todo.drains, *todo.undrains]
+        answers = await asyncio.gather(*(self._tell(order) for order in orders))
         before = self._drained.get(key, frozenset())
-        told = frozenset(order.replica_uid for order in todo.drains)
-        now = (before & told) | frozenset(uid for uid in answers if uid is not None)
-        self._drained[key] = now
-        return bool(now - before)
+        drained = {order.replica_uid for order, answer in zip(orders, answers, strict=True) if answer}
+        self._drained[key] = frozenset(drained | (before & {order.replica_uid for order in orders}))
+        return bool(drained - before)
 
-    async def _drain(self, order: DrainOrder) -> str | None:
-        """UID of the replica if it has drained."""
+    async def _tell(self, order: DrainOrder | Undrain) -> bool:
+        """True when this replica has drained. An agent that does not answer is told again the next time."""
         try:
-            answer = await self._context.agents.drain(order.address, order.deadline)
+            if isinstance(order, DrainOrder):
+                return (await self._context.agents.drain(order.address, order.deadline)).drained
+            if order.address and (await self._context.agents.undrain(order.address)).drained:
+                return True
         except AgentError as error:
             log.info("agent_not_told", extra={"replica_uid": order.replica_uid, "error": str(error)})
-            return None
-        return order.replica_uid if answer.drained else None
-
-    async def _undrain(self, order: Undrain) -> None:
-        """The mark goes only after the agent has agreed: a marked replica is asked again, an unmarked one is not."""
-        if order.address:
-            try:
-                answer = await self._context.agents.undrain(order.address)
-            except AgentError as error:
-                log.info("agent_not_told", extra={"replica_uid": order.replica_uid, "error": str(error)})
-                return
-            if answer.drained:
-                return
-        try:
-            await self._context.cluster.apply(ENGINE_REPLICA, order.mark)
-        except (Conflict, NotFound) as error:
-            log.info("apply_conflict", extra={"object": order.mark["metadata"]["name"], "error": str(error)})
+            return False
+        # Only now that the agent has agreed: a marked replica is asked again, an unmarked one is not.
+        await self._apply(ENGINE_REPLICA, order.mark)
+        return False
 
     async def _write_statuses(self, observed: Observed, todo: Plan) -> None:
         for obj in observed.replicas:

@@ -79,7 +79,7 @@ def render_pod(replica: Obj) -> Obj:
 
 
 def render_drain(replica: Obj, deadline: str | None) -> Obj:
-    """What is applied to start a drain, or without a deadline to call it off. The UID keeps it from making an object."""
+    """Applied to start a drain, or without a deadline to call it off. The UID keeps it from making an object."""
     meta = replica["metadata"]
     obj: Obj = {
         "apiVersion": ENGINE_REPLICA.api_version,

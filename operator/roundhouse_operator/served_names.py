@@ -29,7 +29,8 @@ class ServedNames:
     def __contains__(self, key: str) -> bool:
         return key in self._claims
 
-    def keys(self) -> set[str]:
+    def services(self) -> set[str]:
+        """Keys of all that claim names."""
         return set(self._claims)
 
     def claim(self, key: str, service: Obj) -> set[str]:

