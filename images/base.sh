@@ -7,9 +7,11 @@ if ! buildah inspect --type image "$name" >/dev/null 2>&1; then
   container=$(buildah from scratch)
   trap 'buildah rm "$container" >/dev/null' EXIT
   root=$(buildah mount "$container")
-  debootstrap --variant=minbase --include=ca-certificates,python3,python3-venv bookworm "$root" >&2
+  debootstrap --variant=minbase --include=ca-certificates,python3,python3-venv bookworm "$root" >"$root.log" 2>&1 ||
+    { tail -n 20 "$root.log" >&2; exit 1; }
+  rm "$root.log"
   rm -rf "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/* "$root"/var/log/* "$root"/usr/share/{doc,info,locale,man}/*
   find "$root" -name __pycache__ -prune -exec rm -rf {} +
-  buildah commit -q "$container" "$name" >&2
+  buildah commit -q "$container" "$name" >/dev/null
 fi
 echo "$name"

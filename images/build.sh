@@ -9,20 +9,25 @@ works() { command -v "$1" >/dev/null && "$1" info >/dev/null 2>&1; }
 if [ -z "${BUILDER:-}" ]; then
   for b in docker podman buildah; do works $b && BUILDER=$b && break; done
 fi
+id_format='{{.Id}}'
 case ${BUILDER:-} in
   docker) build=(docker buildx build --load) ;;
   podman) build=(podman build) ;;
-  buildah) build=(buildah build --layers --isolation "${BUILDAH_ISOLATION:-chroot}") ;;
+  buildah) build=(buildah build --layers --isolation "${BUILDAH_ISOLATION:-chroot}") id_format={{.FromImageID}} ;;
   *) die "neither docker, podman nor buildah works here" ;;
 esac
-# archive NAME REF: what a cluster without a registry imports
+# archive NAME REF: what a cluster without a registry imports; one of the same image stays
 archive() {
+  local id=$ARCHIVES/$1.id new
+  new="$2 $("$BUILDER" inspect --type image --format "$id_format" "$2")"
+  [ "$(cat "$id" 2>/dev/null)" = "$new" ] && return
   mkdir -p "$ARCHIVES"
   rm -f "$ARCHIVES/$1.tar"
   case $BUILDER in
     buildah) buildah push -q "$2" "docker-archive:$ARCHIVES/$1.tar:$2" ;;
     *) "$BUILDER" save --output "$ARCHIVES/$1.tar" "$2" ;;
   esac
+  echo "$new" >"$id"
 }
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 registry=${REGISTRY:-localhost} tag=${TAG:-$version}

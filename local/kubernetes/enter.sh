@@ -6,7 +6,7 @@ set -eu
 [ -e "$data/ready" ] || die "no cluster runs on $data"
 n=${NODE:-1}
 [ $# -gt 0 ] || set -- bash
-into() { nsenter -m -n -p -i -u -t $(cat "/proc/$1/task/$1/children") -- "${@:2}"; }
-export PATH=$(cat "$data/bin"):$tools:$PATH KUBECONFIG=$data/kubeconfig
+into() { nsenter -m -n -p -i -u --wdns="$PWD" -t $(cat "/proc/$1/task/$1/children") -- "${@:2}"; }
+export PATH=$(cat "$data/bin"):$tools:$PATH KUBECONFIG=$data/kubeconfig KUBECACHEDIR=$data/kubectl
 if [ "$n" = 1 ]; then into "$(cat "$data/pid")" "$@"
 else into "$(cat "$data/pid")" bash -c "$(declare -f into)"'; into "$(cat "/run/node-$0.pid")" "$@"' "$n" "$@"; fi

@@ -120,5 +120,5 @@ def test_the_gateway_outlives_its_hook_and_its_streams(objects: list[Obj]) -> No
     (gateway,) = (w for w in workloads(objects) if w["metadata"]["name"].endswith("-gateway"))
     spec = pod_spec(gateway)
     hook = int(spec["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][1])
-    (drain,) = (a.partition("=")[2] for a in spec["containers"][0]["args"] if a.startswith("--drain-seconds="))
+    (drain,) = (a.partition("=")[2] for a in spec["containers"][0]["args"] if a.startswith("--drain-timeout="))
     assert spec["terminationGracePeriodSeconds"] > hook + int(drain)

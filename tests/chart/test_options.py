@@ -143,3 +143,14 @@ def test_the_notes_hold_the_first_curl() -> None:
     notes = helm("install", "rh", str(CHART), "--namespace", "serving", "--dry-run=client")
     assert "curl http://127.0.0.1:8080/v1/chat/completions" in notes
     assert "kubectl -n serving port-forward service/rh-roundhouse-gateway 8080" in notes
+
+
+def test_the_chart_carries_the_generated_crds() -> None:
+    generated, carried = CHART.parents[1] / "crds", CHART / "files" / "crds"
+    assert {p.name: p.read_text() for p in carried.iterdir()} == {p.name: p.read_text() for p in generated.iterdir()}
+
+
+def test_valkey_is_not_looked_for_in_our_registry() -> None:
+    objects = render("--set", "image.registry=registry.local/rh,image.tag=v7")
+    valkey = find(objects, "StatefulSet", "rh-roundhouse-valkey")
+    assert valkey["spec"]["template"]["spec"]["containers"][0]["image"].startswith("valkey/valkey:")

@@ -54,7 +54,8 @@ annotations:
 {{- define "roundhouse.image" -}}
 {{- $root := index . 0 -}}
 {{- $image := index . 1 -}}
-{{- with $image.registry | default $root.Values.image.registry }}{{ . }}/{{ end -}}
+{{- /* An image that is not ours names its registry itself. */ -}}
+{{- with ternary $image.registry $root.Values.image.registry (hasKey $image "registry") }}{{ . }}/{{ end -}}
 {{- $image.repository -}}
 {{- if $image.digest }}@{{ $image.digest }}{{ else }}:{{ $image.tag | default $root.Values.image.tag | default $root.Chart.AppVersion }}{{ end -}}
 {{- end -}}
