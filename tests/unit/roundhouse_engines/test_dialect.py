@@ -3,7 +3,6 @@
 import json
 
 import pytest
-
 from roundhouse_engines.dialect import Dialect, Mark, Usage, load_dialect
 from roundhouse_engines.errors import UnknownEngine
 
