@@ -13,7 +13,7 @@ Formula and d come from a simulation of eight replicas under the Mooncake conver
 mean time to first token and the next best policy 2.1 s.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from random import Random
@@ -27,7 +27,6 @@ from xxhash import xxh3_64_intdigest
 SECONDS_PER_CONTEXT_TOKEN: Final = 2e-6
 NEAR_TIE_S: Final = 0.002
 
-_NOTHING_BOOKED = BookedLoad()
 _LEAVING: Final = frozenset({"draining", "drained", "stopped"})
 
 
@@ -122,8 +121,8 @@ class Choice(NamedTuple):
 def pick(
     prompt: PromptFacts,
     replicas: Sequence[ReplicaFacts],
-    loads: Mapping[UUID, BookedLoad],
-    cached: Mapping[UUID, int],
+    loads: Sequence[BookedLoad],
+    cached: Sequence[int],
     now: float,
     *,
     random: Random,
@@ -131,15 +130,14 @@ def pick(
 ) -> list[Choice]:
     """Rank the candidates, best first; empty when there is none.
 
-    ``loads`` and ``cached`` (prompt tokens predicted to be in the replica's cache) are by pod; a missing pod has none.
+    ``loads[i]`` and ``cached[i]`` (prompt tokens predicted to be in its cache) belong to ``replicas[i]``.
     """
     ranking: list[Choice] = []
-    for replica in replicas:
+    for replica, load, known in zip(replicas, loads, cached, strict=True):
         standing = _standing(replica, now)
         if standing is None:
             continue
-        load = loads.get(replica.pod_uid, _NOTHING_BOOKED)
-        hit = max(0, min(cached.get(replica.pod_uid, 0), prompt.tokens - 1))
+        hit = max(0, min(known, prompt.tokens - 1))
         own_s = replica.cost.seconds(prompt.tokens - hit, hit)
         unknown = replica.unknown_waiting + replica.unknown_running
         booked_s = load.prefill_s + replica.unknown_waiting * mean.prefill_s

@@ -176,6 +176,7 @@ class UpstreamConnection(asyncio.Protocol):
         data = body[0] if len(body) == 1 else b"".join(body)
         self._body = []
         if self._complete:
+            self.resume()
             self._reader = None
             if self._parser.should_keep_alive() and not self._lost:
                 self._pool.release(self)
