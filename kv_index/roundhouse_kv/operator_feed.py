@@ -1,4 +1,5 @@
-"""What the leading operator follows in Redis: leases of all services, demand, and whether the catalogue is still there."""
+"""What the leading operator follows in Redis: leases of all services, demand, and whether the catalogue is still
+there."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -44,7 +45,7 @@ class OperatorFeed:
         raise NotImplementedError
 
     def leases(self, service_key: str) -> Mapping[str, Lease]:
-        """By replica uid. A lease that is missing while Redis is settled disappears here; it means unknown, not dead."""
+        """By replica uid. A lease missing while Redis is settled disappears here; it means unknown, not dead."""
         raise NotImplementedError
 
     def demand(self, service_key: str) -> Mapping[int, Demand]:
