@@ -1,7 +1,8 @@
 """The one place where a request enters the books and leaves them, whatever happens to it in between.
 
 A booking is made when the request begins and ended exactly once; between the two it is opened on one replica after
-another. Counts in flight, the books of all gateways, what was learned and whether an index told the truth all hang on it.
+another. Counts in flight, the books of all gateways, what was learned and whether an index told the truth all hang on
+it.
 """
 
 from uuid import UUID
@@ -20,7 +21,8 @@ class Booking:
     """``request`` is the u64 id that the books carry."""
 
     __slots__ = (
-        "_ahead_s", "_choice", "_ended", "_event_tokens", "_first_event_s", "_opened_at", "_service", "_streams", "request",
+        "_ahead_s", "_choice", "_ended", "_event_tokens", "_first_event_s", "_opened_at", "_service", "_streams",
+        "request",
     )  # fmt: skip
 
     def __init__(self, service: Service, request: int, now: float, *, streams: bool) -> None:
@@ -60,9 +62,11 @@ class Booking:
 
     def first_event(self, now: float) -> None:
         """Prefill is done; from here on only the context counts."""
-        choice = self._choice
-        assert choice is not None
         self._first_event_s = now - self._opened_at
+        self._service.view.books.first_event(now, self.request)
+
+    def answered(self, now: float) -> None:
+        """The whole answer came at once, which tells nothing about prefill but that it is done."""
         self._service.view.books.first_event(now, self.request)
 
     def end(self, now: float, usage: Usage | None = None, prompt: Prompt | None = None) -> None:
@@ -77,6 +81,7 @@ class Booking:
             return
         if prompt.exact_tokens is None:
             self._service.ratios.learn(prompt.size, usage.prompt_tokens)
+        self._service.learn_answer(usage.completion_tokens)
         self._check_truth(usage, now)
 
     def _sample(self, usage: Usage | None) -> tuple[int, int, float]:

@@ -125,6 +125,11 @@ class ClientConnection(asyncio.Protocol):
         """No further request will be served here, so an answer should say ``connection: close``."""
         return self._lost or self._phase is _Phase.REFUSED or self._handler.draining
 
+    @property
+    def stalled(self) -> bool:
+        """The client does not take what is sent to it."""
+        return self._stalled_at > 0
+
     def write(self, data: bytes) -> None:
         if not self._lost:
             self._transport.write(data)

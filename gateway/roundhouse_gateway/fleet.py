@@ -84,6 +84,9 @@ class Service:
             mean.context_tokens + _MEAN_GAIN * (context_tokens - mean.context_tokens),
         )
 
+    def learn_answer(self, tokens: int) -> None:
+        self.mean_completion += _MEAN_GAIN * (tokens - self.mean_completion)
+
     def refresh(self, now: float) -> None:
         self._compile_profiles()
         members = {m.pod_uid: m for m in self.view.entry.members}

@@ -20,7 +20,7 @@ from random import Random
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from roundhouse_kv.books import BookedLoad
+from roundhouse_kv.pod_books import BookedLoad
 from roundhouse_kv.records import ReplicaState
 from xxhash import xxh3_64_intdigest
 

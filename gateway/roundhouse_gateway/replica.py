@@ -1,5 +1,6 @@
 """One engine replica as this gateway uses it: where it is, how it answers, how fast it is, what it is known to hold."""
 
+import logging
 from collections.abc import Callable
 from typing import Protocol
 from uuid import UUID
@@ -13,8 +14,10 @@ from roundhouse_gateway.history import LEAST_KEYS, History
 from roundhouse_gateway.learning import Shape, Speed
 from roundhouse_gateway.pick import ReplicaFacts
 from roundhouse_gateway.settings import Patience
-from roundhouse_gateway.truth import TruthCheck
+from roundhouse_gateway.truth import TruthCheck, Verdict
 from roundhouse_gateway.upstream import UpstreamPool
+
+log = logging.getLogger(__name__)
 
 DEFAULT_BLOCK_SIZE = 16
 BYTES_PER_TOKEN = 4
@@ -114,6 +117,12 @@ class Replica:
             unknown_waiting=waiting,
             unknown_running=running,
         )
+
+    def distrusted(self, verdict: Verdict) -> None:
+        """Its engine reported less cached than its events said."""
+        log.warning("index_untrue replica=%s verdict=%s", self.name, verdict.name.lower())
+        self.predictable = False
+        self.reason = "engine reported less cached than its events said"
 
     def failed(self, now: float) -> None:
         self.breaker.failed(now)
