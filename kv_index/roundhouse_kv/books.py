@@ -19,6 +19,8 @@ from roundhouse_kv.books_wire import MAX_EXPECTED_KEYS, U32_MAX, BookEntry, Book
 from roundhouse_kv.expected import ExpectedKeys
 from roundhouse_kv.pod_books import BookedLoad, Booking, PodBooks
 
+__all__ = ["BookSample", "BookedLoad", "Books"]
+
 COALESCE_S: Final = 0.002
 SILENCE_S: Final = 3.0
 EXPECTED_HOLD_S: Final = 2.0
@@ -103,7 +105,7 @@ class Books:
             pod_uid=pod_uid,
             epoch=self._epochs[pod_uid],
             picked_at=now,
-            prefill_us=round(prefill_s * 1e6),
+            prefill_us=_microseconds(prefill_s),
             context_tokens=context_tokens,
             streams=streams,
             priority=priority,
@@ -123,7 +125,7 @@ class Books:
         """
         booking = self._own.get(request)
         if booking is not None and booking.first_at is None:
-            self._answer(booking, now, uncached_tokens, cached_tokens, min(round(busy_s * 1e6), U32_MAX))
+            self._answer(booking, now, uncached_tokens, cached_tokens, _microseconds(busy_s))
             self._tell(BookOp.FIRST, booking)
 
     def end(
@@ -188,7 +190,7 @@ class Books:
         if not self._pending or now - self._sent_at < COALESCE_S:
             return None
         pending, self._pending = self._pending, []
-        entries = tuple(_entry(op, booking, now) for op, booking in pending)
+        entries = tuple(_entry(op, booking, now, in_table=False) for op, booking in pending)
         return self._message(Kind.DELTA, entries, now)
 
     def outbox_due(self, now: float) -> float | None:
@@ -199,7 +201,7 @@ class Books:
         """Every own booking, to publish each second, at start and when asked."""
         self.table_due = False
         entries = tuple(
-            _entry(BookOp.PICK if booking.first_at is None else BookOp.FIRST, booking, now)
+            _entry(BookOp.PICK if booking.first_at is None else BookOp.FIRST, booking, now, in_table=True)
             for booking in self._own.values()
         )
         return self._message(Kind.TABLE, entries, now)
@@ -310,6 +312,10 @@ class Books:
             self.wake()
 
 
+def _microseconds(seconds: float) -> int:
+    return round(min(max(seconds, 0.0), U32_MAX / 1e6) * 1e6)
+
+
 def _booking(writer: int, entry: BookEntry, now: float) -> Booking:
     return Booking(
         writer=writer,
@@ -325,9 +331,10 @@ def _booking(writer: int, entry: BookEntry, now: float) -> Booking:
     )
 
 
-def _entry(op: BookOp, booking: Booking, now: float) -> BookEntry:
-    """A pick that owes no prefill any more says so with 0 µs, since only its writer can tell newcomers."""
+def _entry(op: BookOp, booking: Booking, now: float, *, in_table: bool) -> BookEntry:
+    """In a table, a pick that owes no prefill any more says so with 0 µs: only its writer can tell newcomers."""
     picked = op is BookOp.PICK
+    released = in_table and picked and not booking.owed
     return BookEntry(
         op=op,
         request=booking.request,
@@ -336,10 +343,10 @@ def _entry(op: BookOp, booking: Booking, now: float) -> BookEntry:
         age_us=max(0, round((now - booking.picked_at) * 1e6)),
         streams=booking.streams,
         priority=booking.priority,
-        prefill_us=0 if picked and not booking.owed else booking.prefill_us,
+        prefill_us=0 if released else booking.prefill_us,
         context_tokens=booking.context_tokens,
         uncached_tokens=booking.uncached_tokens,
         cached_tokens=booking.cached_tokens,
         busy_us=booking.busy_us,
-        expected=booking.expected if picked and booking.owed else (),
+        expected=booking.expected if picked and not released else (),
     )

@@ -55,6 +55,7 @@ class Booking:
     def __post_init__(self) -> None:
         self.prefill_us = min(max(self.prefill_us, 1), U32_MAX)
         self.context_tokens = min(max(self.context_tokens, 0), U32_MAX)
+        self.priority = min(max(self.priority, -128), 127)
 
     @property
     def place(self) -> tuple[int, float, int]:
@@ -90,7 +91,7 @@ class PodBooks:
         self.context_tokens -= booking.context_tokens
 
     def answer(self, booking: Booking, now: float) -> None:
-        """A first event of ``booking``: it owes nothing, nor does what was booked before it and is of no lower priority."""
+        """A first event: ``booking`` owes nothing, nor does what was booked before it at no lower priority."""
         done = [b for b in self.waiting if b.picked_at <= booking.picked_at and b.priority >= booking.priority]
         for each in done:
             self.release(each, now)
