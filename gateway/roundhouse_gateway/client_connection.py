@@ -37,11 +37,14 @@ class RequestHandler(Protocol):
     """What the connection needs of the data plane."""
 
     limits: Limits
-    connections: "set[ClientConnection]"
     clock: Callable[[], float]
 
     @property
     def draining(self) -> bool: ...
+
+    def opened(self, connection: "ClientConnection") -> None: ...
+
+    def closed(self, connection: "ClientConnection") -> None: ...
 
     def serve(self, request: ClientRequest, connection: "ClientConnection") -> None:
         """Answer by `ClientConnection.reply`, or register an exchange that will."""
@@ -88,7 +91,7 @@ class ClientConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(self._handler.limits.client_buffer_bytes)
-        self._handler.connections.add(self)
+        self._handler.opened(self)
         self._deadline = self._handler.clock() + self._handler.limits.header_timeout_s
 
     def data_received(self, data: bytes) -> None:
@@ -102,7 +105,7 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = True
-        self._handler.connections.discard(self)
+        self._handler.closed(self)
         self._queue.clear()
         if self.exchange is not None:
             self.exchange.client_gone()

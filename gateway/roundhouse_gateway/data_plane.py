@@ -69,7 +69,8 @@ class DataPlane:
         self.heartbeat = clock()
         self._count = 0
         self._server: asyncio.Server | None = None
-        self._empty = asyncio.Event()
+        self._no_exchange = asyncio.Event()
+        self._no_connection = asyncio.Event()
 
     # -- life
 
@@ -100,19 +101,14 @@ class DataPlane:
             self._server.close()
         for connection in list(self.connections):
             connection.close_if_idle()
-        self._empty.clear()
         if self.exchanges:
             log.info("draining in_flight=%d timeout_s=%g", len(self.exchanges), timeout_s)
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await self._empty.wait()
-            except TimeoutError:
+            if not await _within(timeout_s, self._no_exchange):
                 log.warning("drain_timeout in_flight=%d", len(self.exchanges))
         for exchange in list(self.exchanges):
             exchange.shut_down()
-        deadline = self.clock() + FLUSH_S
-        while self.connections and self.clock() < deadline:
-            await asyncio.sleep(0.01)
+        if self.connections:
+            await _within(FLUSH_S, self._no_connection)
         for connection in list(self.connections):
             connection.abort()
         await self.fleet.close()
@@ -122,7 +118,7 @@ class DataPlane:
             connection.check(now)
         for exchange in list(self.exchanges):
             exchange.check(now)
-        self.fleet.sweep(now)
+        self.fleet.check(now)
 
     # -- requests
 
@@ -139,13 +135,22 @@ class DataPlane:
     def leave(self, exchange: Exchange) -> None:
         self.exchanges.discard(exchange)
         if not self.exchanges:
-            self._empty.set()
+            self._no_exchange.set()
+
+    def opened(self, connection: ClientConnection) -> None:
+        self.connections.add(connection)
+        self._no_connection.clear()
+
+    def closed(self, connection: ClientConnection) -> None:
+        self.connections.discard(connection)
+        if not self.connections:
+            self._no_connection.set()
 
     def _serve(self, request: ClientRequest, connection: ClientConnection, number: int) -> None:
         if self.draining:
             raise ApiError(503, "shutting_down", "The gateway is shutting down.", retry_after_s=1, close=True)
         path = _path(request.target)
-        if path == _CHAT or path == _COMPLETIONS:
+        if path in (_CHAT, _COMPLETIONS):
             _allow(request, "POST")
             self._infer(request, connection, number, path)
         elif path == _MODELS or path.startswith(_MODELS + b"/"):
@@ -164,7 +169,7 @@ class DataPlane:
             name = next(name for name in body.fields if name in service.control_fields)
             raise ApiError(400, "control_field", f"'{name}' steers the engine and is not for clients.", param=name)
         now = self.clock()
-        route = Route(service, body.fields, chat=path == _CHAT, random=self._random)
+        route = Route(service, body.fields, path.decode(), random=self._random)
         ranking = route.rank(now)
         if not ranking:
             raise ApiError(503, "no_replica", f"No replica of '{body.model}' is ready.", retry_after_s=5)
@@ -175,6 +180,7 @@ class DataPlane:
         booking = Booking(service, number, now, streams=body.streams)
         exchange = Exchange(self, connection, request, body, route, booking, entry)
         self.exchanges.add(exchange)
+        self._no_exchange.clear()
         connection.exchange = exchange
         exchange.start(ranking, now)
 
@@ -219,6 +225,14 @@ class DataPlane:
     def _next_number(self) -> int:
         self._count = (self._count + 1) & _LOW
         return (self.incarnation & ~_LOW) | self._count
+
+
+async def _within(seconds: float, event: asyncio.Event) -> bool:
+    try:
+        async with asyncio.timeout(seconds):
+            return await event.wait()
+    except TimeoutError:
+        return False
 
 
 def _path(target: bytes) -> bytes:

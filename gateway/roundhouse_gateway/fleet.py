@@ -225,10 +225,15 @@ class Fleet:
             names[service.key] = service
         return names
 
-    def sweep(self, now: float) -> None:
+    def check(self, now: float) -> None:
+        """Idle connections go, and streams on replicas whose drain deadline has passed."""
         for service in self.services.values():
             for replica in service.replicas.values():
                 replica.pool.sweep(now)
+                deadline = replica.drain_deadline
+                if deadline is not None and now >= deadline:
+                    for exchange in list(replica.exchanges):
+                        exchange.replica_leaving()
 
     async def close(self) -> None:
         for service in self.services.values():

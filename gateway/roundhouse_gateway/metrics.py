@@ -65,8 +65,8 @@ class Metrics:
         ttft = HistogramMetricFamily(
             _PREFIX + "time_to_first_event_seconds", "From a streaming request to its first event.", labels=["service"]
         )
-        for service, histogram in list(self.ttft.items()):
-            ttft.add_metric([service], histogram.buckets(), histogram.total)
+        for name, histogram in list(self.ttft.items()):
+            ttft.add_metric([name], histogram.buckets(), histogram.total)
         yield ttft
 
 

@@ -1,11 +1,12 @@
-"""A request's prompt as the router sees it: text, size, prefix keys, and what ties a conversation to its replica.
+"""A request's prompt as the router sees it: bytes, size, prefix keys, and what ties a conversation to its replica.
 
-With a profile the text is what the engine will tokenise; without one it is a plain listing of the messages, good for
-comparing prompts with each other but not with what an engine reports.
+With a profile the bytes are what the engine will tokenise; without one they are a plain listing of the messages, good
+for comparing prompts with each other but not with what an engine reports. A request that cannot be rendered under its
+profile has no keys: nothing is predicted for it, and the engine will say what is wrong with it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from roundhouse_kv.errors import RenderError
@@ -15,107 +16,75 @@ from xxhash import xxh3_64_intdigest
 
 from roundhouse_gateway.tokens import TextSize
 
+CHAT: Final = "/v1/chat/completions"
 HISTORY_ROOT: Final = "history"
 """Stands for the profile digest in the root of keys that no engine event can match."""
 
-_NO_PREDICTION = ("prompt_embeds", "truncate_prompt_tokens")
 
-
-@dataclass
+@dataclass(slots=True)
 class Prompt:
-    """``keys``: prefix keys under the profile ``digest``, empty when there is no prediction. ``exact_tokens``: the
-    prompt came as token ids. ``conversation``: the last assistant message, "" when there is none."""
+    """``keys``: prefix keys, none when nothing can be predicted. ``conversation``: the last assistant message, "" when
+    there is none. ``exact_tokens``: the prompt came as token ids."""
 
     data: bytes
     size: TextSize
     keys: list[int]
-    digest: str
     conversation: str = ""
     exact_tokens: int | None = None
-    _affinity: list[int | None] = field(default_factory=list)
 
     def affinity(self) -> int | None:
         """Hash of the prompt up to the end of the last assistant message; None when this is the first turn."""
-        if not self._affinity:
-            self._affinity.append(self._hash_conversation() if self.conversation else None)
-        return self._affinity[0]
-
-    def _hash_conversation(self) -> int:
+        if not self.conversation:
+            return None
         said = self.conversation.encode("utf-8", "replace")
         at = self.data.rfind(said)
         return xxh3_64_intdigest(self.data[: at + len(said)] if at >= 0 else said)
 
 
-def read_prompt(fields: Mapping[str, Any], *, chat: bool, renderer: Renderer | None) -> Prompt:
-    """Never raises: what cannot be rendered has no keys, and the engine will say what is wrong with it."""
-    if chat:
-        return _chat(fields, renderer)
-    return _completion(fields, renderer)
-
-
-def _chat(fields: Mapping[str, Any], renderer: Renderer | None) -> Prompt:
-    messages = fields.get("messages")
-    turns = [m for m in messages if isinstance(m, dict)] if isinstance(messages, list) else []
-    conversation = next((_text(m.get("content")) for m in reversed(turns) if m.get("role") == "assistant"), "")
-    salt = _salt(fields)
-    if renderer is not None and not any(name in fields for name in _NO_PREDICTION):
+def read_prompt(fields: Mapping[str, Any], path: str, renderer: Renderer | None, digest: str) -> Prompt:
+    """Never raises. ``digest`` names the profile that ``renderer`` was made of."""
+    if path != CHAT:
+        prompt = fields.get("prompt")
+        if isinstance(prompt, list):
+            if len(prompt) != 1 or not isinstance(prompt[0], str):
+                return _several(prompt)
+            fields = {**fields, "prompt": prompt[0]}
+    turns = _turns(fields) if path == CHAT else []
+    said = next((_text(turn) for turn in reversed(turns) if turn.get("role") == "assistant"), "")
+    salt = fields.get("cache_salt")
+    salt = salt if isinstance(salt, str) else ""
+    if renderer is not None:
         try:
-            rendered = renderer.chat(fields)
+            rendered = renderer.render(fields, path)
             data = renderer.encode(rendered)
         except RenderError:
-            renderer = None
+            digest = ""
         else:
-            digest = renderer.profile.digest
-            parts = 0 if rendered.complete else sum(_other_parts(m.get("content")) for m in turns)
-            keys = chain_keys(data, root_key(digest, "", salt))
-            return Prompt(data, TextSize.of(rendered.text, parts), keys, digest, conversation)
-        plain = _plain_chat(turns)
-        return Prompt(plain.encode("utf-8", "replace"), TextSize.of(plain), [], "", conversation)
-    plain = _plain_chat(turns)
-    data = plain.encode("utf-8", "replace")
-    size = TextSize.of(plain, sum(_other_parts(m.get("content")) for m in turns))
-    return Prompt(data, size, chain_keys(data, root_key(HISTORY_ROOT, "", salt)), HISTORY_ROOT, conversation)
-
-
-def _completion(fields: Mapping[str, Any], renderer: Renderer | None) -> Prompt:
-    prompt = fields.get("prompt")
-    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str):
-        prompt = prompt[0]
-    if isinstance(prompt, list):
-        return _prompts(prompt)
-    text = prompt if isinstance(prompt, str) else ""
-    salt = _salt(fields)
-    if renderer is not None and not any(name in fields for name in _NO_PREDICTION):
-        try:
-            rendered = renderer.completion(text)
-            data = renderer.encode(rendered)
-        except RenderError:
-            pass
-        else:
-            digest = renderer.profile.digest
-            return Prompt(data, TextSize.of(rendered.text), chain_keys(data, root_key(digest, "", salt)), digest)
+            parts = 0 if rendered.complete else sum(map(_other_parts, turns))
+            return Prompt(data, TextSize.of(rendered.text, parts), chain_keys(data, root_key(digest, "", salt)), said)
+    else:
+        digest = HISTORY_ROOT
+    text = "".join(f"<{turn.get('role')}>\n{_text(turn)}\n" for turn in turns) if path == CHAT else fields.get("prompt")
+    text = text if isinstance(text, str) else ""
     data = text.encode("utf-8", "replace")
-    keys = chain_keys(data, root_key(HISTORY_ROOT, "", salt)) if renderer is None else []
-    return Prompt(data, TextSize.of(text), keys, HISTORY_ROOT if keys else "")
+    keys = chain_keys(data, root_key(digest, "", salt)) if digest else []
+    return Prompt(data, TextSize.of(text, sum(map(_other_parts, turns))), keys, said)
 
 
-def _prompts(prompts: list[Any]) -> Prompt:
+def _several(prompts: list[Any]) -> Prompt:
     """Several prompts, or token ids: sizes add up, nothing is predicted."""
     text = "".join(p for p in prompts if isinstance(p, str))
     ids = sum(len(p) if isinstance(p, list) else 1 for p in prompts if isinstance(p, int | list))
-    return Prompt(b"", TextSize.of(text), [], "", exact_tokens=ids if ids and not text else None)
+    return Prompt(b"", TextSize.of(text), [], exact_tokens=ids if ids and not text else None)
 
 
-def _salt(fields: Mapping[str, Any]) -> str:
-    salt = fields.get("cache_salt")
-    return salt if isinstance(salt, str) else ""
+def _turns(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
+    messages = fields.get("messages")
+    return [turn for turn in messages if isinstance(turn, dict)] if isinstance(messages, list) else []
 
 
-def _plain_chat(turns: list[dict[str, Any]]) -> str:
-    return "".join(f"<{m.get('role')}>\n{_text(m.get('content'))}\n" for m in turns)
-
-
-def _text(content: object) -> str:
+def _text(turn: Mapping[str, Any]) -> str:
+    content = turn.get("content")
     if isinstance(content, str):
         return content
     if isinstance(content, list):
@@ -123,8 +92,9 @@ def _text(content: object) -> str:
     return ""
 
 
-def _other_parts(content: object) -> int:
+def _other_parts(turn: Mapping[str, Any]) -> int:
     """Parts of a message that are no text."""
+    content = turn.get("content")
     if not isinstance(content, list):
         return 0
     return sum(1 for p in content if isinstance(p, dict) and not isinstance(p.get("text"), str))

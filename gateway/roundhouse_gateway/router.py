@@ -30,13 +30,11 @@ class Route:
         "tokens",
     )
 
-    def __init__(self, service: Service, fields: Mapping[str, Any], *, chat: bool, random: Random) -> None:
+    def __init__(self, service: Service, fields: Mapping[str, Any], path: str, *, random: Random) -> None:
         self.service = service
         self._random = random
         digests = service.digests or [""]
-        self._prompts = {
-            digest: read_prompt(fields, chat=chat, renderer=service.renderer(digest)) for digest in digests
-        }
+        self._prompts = {digest: read_prompt(fields, path, service.renderer(digest), digest) for digest in digests}
         self.prompt = self._prompts[digests[0]]
         exact = self.prompt.exact_tokens
         self.tokens = exact if exact is not None else service.ratios.tokens(self.prompt.size)
