@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from math import ceil
-from typing import Final
+from typing import Final, Protocol
 
 from roundhouse_sim.cache import Change, PrefixCache
 from roundhouse_sim.job import Job
@@ -18,6 +18,12 @@ from roundhouse_sim.scheduler import Phase, Scheduler, Segment
 from roundhouse_sim.settings import Settings
 
 SEGMENTS_PER_TURN: Final = 64
+
+
+class Timers(Protocol):
+    """The part of an event loop that the engine needs."""
+
+    def call_later(self, delay: float, callback: Callable[[], None], /) -> asyncio.TimerHandle: ...
 
 
 class Engine:
@@ -28,7 +34,7 @@ class Engine:
         self,
         settings: Settings,
         publish: Callable[[list[Change]], None],
-        loop: asyncio.AbstractEventLoop,
+        timers: Timers,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.cache = PrefixCache(settings.blocks, record=True)
@@ -42,7 +48,7 @@ class Engine:
         self._speedup = settings.speedup
         self._slowdown = 1.0
         self._publish = publish
-        self._loop = loop
+        self._timers = timers
         self._origin = clock()
         self._segment: Segment | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -120,7 +126,7 @@ class Engine:
         self.stop()
         if self._segment is not None:
             delay = self._origin + self._segment.end / self._speedup - self.clock()
-            self._timer = self._loop.call_later(max(0.0, ceil(delay * 1000) / 1000), self._turn)
+            self._timer = self._timers.call_later(max(0.0, ceil(delay * 1000) / 1000), self._turn)
 
     def _turn(self) -> None:
         self._advance()
