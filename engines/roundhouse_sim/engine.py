@@ -18,6 +18,7 @@ from roundhouse_sim.scheduler import Phase, Scheduler, Segment
 from roundhouse_sim.settings import Settings
 
 SEGMENTS_PER_TURN: Final = 64
+ROUNDING: Final = 1e-6  # seconds by which a timer may seem early
 
 
 class Timers(Protocol):
@@ -106,7 +107,7 @@ class Engine:
         now = (self.clock() - self._origin) * self._speedup
         for _ in range(SEGMENTS_PER_TURN):
             segment = self._segment
-            if segment is None or segment.end > now:
+            if segment is None or segment.end > now + ROUNDING:
                 self.lag = 0.0
                 return now
             self._segment = None
@@ -126,7 +127,7 @@ class Engine:
         self.stop()
         if self._segment is not None:
             delay = self._origin + self._segment.end / self._speedup - self.clock()
-            self._timer = self._timers.call_later(max(0.0, ceil(delay * 1000) / 1000), self._turn)
+            self._timer = self._timers.call_later(max(0.0, ceil((delay - ROUNDING) * 1000) / 1000), self._turn)
 
     def _turn(self) -> None:
         self._advance()

@@ -9,10 +9,10 @@ Simplifications: input and output blocks are reserved at admission, so there is 
 when their prefill is scheduled, as in vLLM, so equal prompts of one step share their work.
 """
 
+from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from math import sqrt
 
 from roundhouse_sim.cache import PrefixCache
 from roundhouse_sim.cost import CostModel
@@ -69,18 +69,8 @@ class Segment:
 
     def cut(self, now: float) -> None:
         """Shorten to the first step edge at or after ``now``."""
-        if self.steps == 1:
-            return
-        elapsed = now - self.start
-        steps = elapsed / self.first_s
-        if self.growth_s > 0:
-            half = self.growth_s / 2
-            slope = self.first_s - half
-            steps = (sqrt(slope * slope + 4 * half * max(elapsed, 0.0)) - slope) / (2 * half)
-        count = min(self.steps, max(1, int(steps)))
-        while count < self.steps and self._end(count) < now:
-            count += 1
-        self.steps = count
+        edges = range(1, self.steps)
+        self.steps = 1 + bisect_left(edges, now, key=self._end)
 
     def rescale(self, now: float, factor: float) -> None:
         """From ``now`` on everything takes ``factor`` times as long; what is done stays done."""
