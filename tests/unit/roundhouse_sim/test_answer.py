@@ -1,6 +1,5 @@
 from hypothesis import given
 from hypothesis import strategies as st
-
 from roundhouse_sim.answer import AnswerWriter
 
 prompts = st.text(alphabet=[chr(code) for code in range(259)], min_size=1, max_size=200)

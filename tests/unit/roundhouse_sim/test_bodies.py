@@ -1,7 +1,6 @@
 import json
 
 import pytest
-
 from roundhouse_sim.bodies import (
     DetokenizeBody,
     TokenizeBody,

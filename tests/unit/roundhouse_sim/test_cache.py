@@ -1,6 +1,5 @@
 from hypothesis import given
 from hypothesis import strategies as st
-
 from roundhouse_sim.cache import Cleared, PrefixCache, Removed, Stored
 
 

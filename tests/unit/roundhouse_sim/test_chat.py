@@ -1,5 +1,4 @@
 import pytest
-
 from roundhouse_sim.chat import Message, Part, cut_after, normalise, render_chat
 from roundhouse_sim.errors import ApiError
 

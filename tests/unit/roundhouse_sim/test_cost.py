@@ -1,5 +1,4 @@
 import pytest
-
 from roundhouse_sim.cost import CostModel
 
 

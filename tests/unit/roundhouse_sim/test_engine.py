@@ -2,7 +2,6 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-
 from roundhouse_sim.answer import AnswerWriter
 from roundhouse_sim.cache import Change
 from roundhouse_sim.cost import CostModel

@@ -1,5 +1,4 @@
 import pytest
-
 from roundhouse_sim.errors import BadFault
 from roundhouse_sim.faults import Fault, FaultBoard, Kind, parse_fault, parse_fault_option
 

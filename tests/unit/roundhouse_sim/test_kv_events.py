@@ -1,5 +1,4 @@
 import msgspec
-
 from roundhouse_sim.answer import AnswerWriter
 from roundhouse_sim.cache import Change, Cleared, Removed, Stored
 from roundhouse_sim.job import Job

@@ -1,7 +1,6 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from roundhouse_sim.cache import PrefixCache
 from roundhouse_sim.cost import CostModel
 from roundhouse_sim.scheduler import Limits, Phase, Scheduler, Segment, Sequence
@@ -11,6 +10,12 @@ FLAT = CostModel(step_s=1.0, prefill_token_s=0.0, attention_s=0.0, decode_contex
 
 def make(blocks: int = 1000, *, cost: CostModel = FLAT, limits: Limits | None = None, block_size: int = 4) -> Scheduler:
     return Scheduler(cost, PrefixCache(blocks), block_size, limits or Limits())
+
+
+def plan(scheduler: Scheduler, now: float = 0.0, slowdown: float = 1.0) -> Segment:
+    segment = scheduler.plan(now, slowdown)
+    assert segment is not None
+    return segment
 
 
 def run(scheduler: Scheduler, now: float = 0.0) -> dict[Sequence, float]:
@@ -43,10 +48,10 @@ def test_decodes_go_on_while_another_prompt_is_prefilled() -> None:
     scheduler = make(limits=Limits(step_tokens=257))
     first, second = Sequence(4, 10, []), Sequence(600, 1, [])
     scheduler.submit(first)
-    scheduler.finish(scheduler.plan(0.0) or pytest.fail())
+    scheduler.finish(plan(scheduler))
     scheduler.submit(second)
     for _ in range(3):
-        scheduler.finish(scheduler.plan(0.0) or pytest.fail())
+        scheduler.finish(plan(scheduler))
     assert (first.generated, second.generated) == (4, 1)
 
 
@@ -54,16 +59,16 @@ def test_step_time_adds_up_its_parts() -> None:
     cost = CostModel(step_s=1.0, prefill_token_s=0.1, attention_s=0.01, decode_context_s=0.001, decode_sequence_s=0.5)
     scheduler = make(cost=cost)
     scheduler.submit(Sequence(10, 9, []))
-    scheduler.finish(scheduler.plan(0.0) or pytest.fail())
+    scheduler.finish(plan(scheduler))
     scheduler.submit(Sequence(20, 9, []))
-    segment = scheduler.plan(0.0) or pytest.fail()
+    segment = plan(scheduler)
     assert segment.end == pytest.approx(1.0 + 0.5 + 0.001 * 10 + 0.1 * 20 + 0.01 * 20 * 10)
 
 
 def test_slowdown_multiplies_the_step() -> None:
     scheduler = make()
     scheduler.submit(Sequence(10, 9, []))
-    assert (scheduler.plan(5.0, slowdown=3.0) or pytest.fail()).end == pytest.approx(8.0)
+    assert plan(scheduler, 5.0, slowdown=3.0).end == pytest.approx(8.0)
 
 
 def test_a_second_equal_prompt_computes_only_what_is_not_cached() -> None:
@@ -101,7 +106,7 @@ def test_keys_of_the_answer_become_reusable_as_it_is_computed() -> None:
     scheduler = make()
     sequence = Sequence(4, 6, [11])
     scheduler.submit(sequence)
-    scheduler.finish(scheduler.plan(0.0) or pytest.fail())
+    scheduler.finish(plan(scheduler))
     sequence.keys.append(12)
     run(scheduler)
     assert scheduler.cache.match([11, 12]) == 2
@@ -131,7 +136,7 @@ def test_release_gives_back_everything_in_any_phase(steps_before: int) -> None:
     sequence = Sequence(600, 50, list(range(1, 151)))
     scheduler.submit(sequence)
     for _ in range(steps_before):
-        scheduler.finish(scheduler.plan(0.0) or pytest.fail())
+        scheduler.finish(plan(scheduler))
     scheduler.release(sequence)
     scheduler.release(sequence)
     assert sequence.phase is Phase.DONE
@@ -143,7 +148,7 @@ def test_release_in_the_middle_of_a_segment_leaves_the_others_alone() -> None:
     gone, kept = Sequence(8, 3, [1, 2]), Sequence(8, 3, [3, 4])
     scheduler.submit(gone)
     scheduler.submit(kept)
-    segment = scheduler.plan(0.0) or pytest.fail()
+    segment = plan(scheduler)
     scheduler.release(gone)
     assert scheduler.finish(segment) == [kept]
 
@@ -152,10 +157,10 @@ def test_pure_decode_is_planned_many_steps_at_a_time_until_somebody_wants_contro
     scheduler = make(limits=Limits(segment_steps=32))
     sequence = Sequence(4, 100, [])
     scheduler.submit(sequence)
-    scheduler.finish(scheduler.plan(0.0) or pytest.fail())
-    assert (scheduler.plan(0.0) or pytest.fail()).steps == 32
+    scheduler.finish(plan(scheduler))
+    assert plan(scheduler).steps == 32
     sequence.wake_at = 4
-    assert (scheduler.plan(0.0) or pytest.fail()).steps == 3
+    assert plan(scheduler).steps == 3
 
 
 def test_many_steps_at_a_time_take_exactly_as_long_as_one_by_one() -> None:

@@ -1,5 +1,4 @@
 import pytest
-
 from roundhouse_sim.errors import BadSettings
 from roundhouse_sim.settings import Settings, parse_settings
 

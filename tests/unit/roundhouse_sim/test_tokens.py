@@ -3,10 +3,9 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer
-
 from roundhouse_sim import tokens
 from roundhouse_sim.model import FILES, model_file
+from tokenizers import Tokenizer
 
 hugging_face = Tokenizer.from_str(model_file("tokenizer.json").decode())
 pieces = st.one_of(st.text(max_size=20), st.sampled_from(["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|", "|>"]))
