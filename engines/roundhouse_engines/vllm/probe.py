@@ -65,7 +65,7 @@ class VllmProbe:
         return await self._tokenize(body)
 
     async def complete(self, body: Mapping[str, object]) -> Mapping[str, object]:
-        return _object(await self._post("/v1/chat/completions", body))
+        return _object(await self._post("/v1/chat/completions", {"model": self._target.model_name, **body}))
 
     async def events(self) -> AsyncIterator[CacheBatch]:
         self._stream = EventStream(self._target.kv_events, self._target.kv_replay, snapshots=self.snapshots)
