@@ -50,7 +50,7 @@ _RESERVED = (b"v", b"term", b"version")
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """What the operator says exists, by ``namespace/name``. ``unreadable`` names entries that this reader cannot read."""
+    """What the operator says exists, by ``namespace/name``. ``unreadable`` names entries not readable here."""
 
     term: int
     version: int

@@ -45,7 +45,7 @@ class OperatorFeed:
         raise NotImplementedError
 
     def leases(self, service_key: str) -> Mapping[str, Lease]:
-        """By replica uid. A lease that is missing while Redis is settled disappears here; it means unknown, not dead."""
+        """By replica uid. A lease missing while Redis is settled disappears here; it means unknown, not dead."""
         raise NotImplementedError
 
     def demand(self, service_key: str) -> Mapping[int, Demand]:

@@ -122,7 +122,9 @@ class RedisLink:
 
     async def _echo(self) -> str:
         """One PING; the server's run_id, or "" when this user may not ask for it."""
-        pipe = self._pulse.pipeline(transaction=False).ping().info("server")
+        pipe = self._pulse.pipeline(transaction=False)
+        pipe.ping()
+        pipe.info("server")
         pong, info = await self.ask(pipe.execute(raise_on_error=False))
         if isinstance(pong, Exception):
             raise RedisUnavailable(f"Redis at {self.config.url}: {pong}") from pong
