@@ -17,8 +17,11 @@ MAX_TAIL: Final = 512  # tokens; one pre-token that is longer (an endless word) 
 class Encoding(Protocol):
     """The part of ``tokenizers.Encoding`` that is used."""
 
-    ids: list[int]
-    word_ids: list[int | None]
+    @property
+    def ids(self) -> list[int]: ...
+
+    @property
+    def word_ids(self) -> list[int | None]: ...
 
 
 class Tokenizer(Protocol):
