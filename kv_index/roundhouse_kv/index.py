@@ -177,7 +177,7 @@ class ServiceIndex:
         return {uid for uid, pod in self._pods.items() if pod.suspect(now) and now >= pod.retry_at}
 
     def postpone(self, pod_uids: Iterable[UUID], now: float) -> None:
-        """They have just been looked after; what is suspect still waits 1 s, then twice as long each time, up to 8 s."""
+        """They were just looked after: what is suspect still waits 1 s, then twice as long each time, up to 8 s."""
         for pod in (self._pods[uid] for uid in pod_uids if uid in self._pods):
             if pod.suspect(now):
                 pod.retry_at = now + pod.pause
