@@ -160,9 +160,7 @@ def test_fields_that_mean_nothing_here_are_named() -> None:
         "securityContext": {"runAsUser": 1},
         "tolerations": [],
         "containers": [{"name": "a", "resources": {"limits": {"memory": "1Gi", "nvidia.com/gpu": 1}}}],
-        "initContainers": [
-            {"name": "b", "securityContext": {"x": 1}, "volumeMounts": [{"name": "v", "readOnly": True}]}
-        ],
+        "initContainers": [{"name": "b", "securityContext": {"x": 1}, "volumeMounts": [mount]}],
     }
     assert ignored_fields(spec) == {
         "securityContext",
