@@ -3,7 +3,7 @@
 from roundhouse_operator.cluster import Obj
 
 POD_FIELDS = frozenset(
-    {"affinity", "dnsConfig", "dnsPolicy", "hostIPC", "hostNetwork", "hostPID", "imagePullSecrets", "priorityClassName",
+    {"dnsConfig", "dnsPolicy", "hostIPC", "hostNetwork", "hostPID", "imagePullSecrets", "priorityClassName",
      "runtimeClassName", "securityContext", "serviceAccountName", "tolerations", "topologySpreadConstraints"}
 )  # fmt: skip
 CONTAINER_FIELDS = frozenset({"imagePullPolicy", "securityContext", "volumeDevices", "resizePolicy"})
