@@ -5,7 +5,9 @@ set -eu
 uv venv --quiet "$VIRTUAL_ENV"
 uv pip install --quiet --constraint constraints.txt --requirement pyproject.toml --extra "$1"
 site=$(echo "$VIRTUAL_ENV"/lib/python3.*/site-packages)
-find "$site" -type d -name tests -prune -exec rm -rf {} +
+[ "$1" != torch ] || exit 0 # Triton compiles against headers of its own
+find "$site" -type d \( -name tests -o -path '*/numpy/f2py' -o -path '*/numpy/distutils' \) -prune -exec rm -rf {} +
+find "$site" -type f \( -name '*.pyi' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.h' -o -name '*.a' \) -delete
 if [ "$1" = operator ]; then
   # The client has each API and model twice; the operator uses the asyncio half, and the other half loads lazily.
   rm -rf "$site"/kubernetes/client/api "$site"/kubernetes/client/models
