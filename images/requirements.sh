@@ -10,5 +10,6 @@ find "$site" -type d \( -name tests -o -path '*/numpy/f2py' -o -path '*/numpy/di
 find "$site" -type f \( -name '*.pyi' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.h' -o -name '*.a' \) -delete
 if [ "$1" = operator ]; then
   # The client has each API and model twice; the operator uses the asyncio half, and the other half loads lazily.
-  rm -rf "$site"/kubernetes/client/api "$site"/kubernetes/client/models
+  rm -rf "$site"/kubernetes/client/api
+  find "$site"/kubernetes/client/models -name 'v[0-9]*.py*' -delete
 fi

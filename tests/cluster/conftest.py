@@ -1,7 +1,7 @@
 """One real Kubernetes for the whole run.
 
 By default that of local/kubernetes, started for this run, with the images of this working tree. With `--kubeconfig`
-one that is there already and has the images, such as `make kind` leaves; `--registry` and `--image-tag` name them.
+one that is there already and has the images, such as `make kind` leaves; `--chart-option` says how it finds them.
 """
 
 from collections.abc import Iterator
@@ -10,17 +10,13 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.kube import CHART, Kube, eventually
-from tests.cluster.local_cluster import LocalCluster, build_images, running
-
-RELEASE = "rh"
-NAMESPACE = "roundhouse"
+from tests.cluster.local_cluster import SCRIPTS, LocalCluster, build_images, running
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("cluster")
     group.addoption("--kubeconfig", type=Path, help="test this cluster instead of starting one")
-    group.addoption("--registry", default="localhost", help="where the cluster finds our images")
-    group.addoption("--image-tag", default="dev", help="their tag")
+    group.addoption("--chart-option", action="append", default=[], help="option for helm in that cluster (repeatable)")
     group.addoption("--nodes", type=int, default=1, help="nodes of the cluster that is started")
 
 
@@ -37,12 +33,11 @@ def local_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
 
 @pytest.fixture(scope="session")
 def kube(request: pytest.FixtureRequest) -> Kube:
-    registry, tag = request.config.getoption("--registry"), request.config.getoption("--image-tag")
-    kubeconfig: Path | None = request.config.getoption("--kubeconfig")
-    if kubeconfig is None:
-        local: LocalCluster = request.getfixturevalue("local_cluster")
-        kubeconfig = local.kubeconfig
-    return Kube(kubeconfig.absolute(), registry, tag)
+    given: Path | None = request.config.getoption("--kubeconfig")
+    if given is not None:
+        return Kube(given.absolute(), tuple(request.config.getoption("--chart-option")))
+    local: LocalCluster = request.getfixturevalue("local_cluster")
+    return Kube(local.kubeconfig, ("--values", str(SCRIPTS / "values.yaml")))
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,8 @@ from tests.cluster.kube import CACHE, ROOT, run
 
 SCRIPTS = ROOT / "local" / "kubernetes"
 CLONE_NEWNET = 0x40000000
+# The network that this process began in, held open: builds need it.
+OUTSIDE = f"/proc/{os.getpid()}/fd/{os.open('/proc/self/ns/net', os.O_RDONLY)}"
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class LocalCluster:
 
 def build_images(*names: str) -> list[str]:
     """Archives of our images from this working tree; without names, of all but the engine's."""
-    return run(SCRIPTS / "images.sh", *names, timeout=1800).split()
+    return run("nsenter", f"--net={OUTSIDE}", SCRIPTS / "images.sh", *names, timeout=1800).split()
 
 
 @contextmanager

@@ -86,7 +86,7 @@ redis://{{ include "roundhouse.fullname" . }}-valkey.{{ .Release.Namespace }}.sv
 
 {{- define "roundhouse.redisSecret" -}}
 {{- if .Values.valkey.enabled -}}
-{{- .Values.valkey.existingSecret | default (printf "%s-redis" (include "roundhouse.fullname" .)) -}}
+{{- .Values.valkey.existingSecret | default (printf "%s-valkey" (include "roundhouse.fullname" .)) -}}
 {{- else -}}
 {{- required "externalRedis.existingSecret is needed when valkey.enabled is false" .Values.externalRedis.existingSecret -}}
 {{- end -}}
