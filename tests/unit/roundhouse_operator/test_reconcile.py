@@ -1,5 +1,7 @@
 """Reconciling against the in-memory API: what is written, in which order, and what comes of it."""
 
+from dataclasses import replace
+
 from roundhouse_operator.cluster import ENGINE_REPLICA, INFERENCE_SERVICE, POD, SECRET, ClusterError
 from roundhouse_operator.timestamps import from_timestamp
 
@@ -67,7 +69,7 @@ async def test_members_are_published_once_ready(world: World) -> None:
     await world.ready()
     entry = world.publisher.entry("default/llama")
     assert entry is not None
-    assert [member.address for member in entry.members] == ["10.0.0.1", "10.0.0.2"] or len(entry.members) == 2
+    assert {member.address for member in entry.members} == {"10.0.0.1", "10.0.0.2"}
     assert {member.engine_model for member in entry.members} == {"llama"}
 
 
@@ -247,8 +249,6 @@ async def test_a_deleted_service_leaves_nothing(world: World) -> None:
 
 
 async def test_the_redis_secret_comes_and_goes_with_the_services_of_a_namespace() -> None:
-    from dataclasses import replace
-
     world = World(replace(SETTINGS, redis_password="secret", redis_username="agent"))
     await world.apply(service("a"))
     await world.apply(service("b"))
@@ -267,8 +267,6 @@ async def test_the_redis_secret_comes_and_goes_with_the_services_of_a_namespace(
 
 
 async def test_a_changed_redis_secret_is_put_right_after_a_resync() -> None:
-    from dataclasses import replace
-
     world = World(replace(SETTINGS, redis_password="secret"))
     await world.apply(service())
     await world.reconcile()

@@ -243,9 +243,7 @@ class World:
         ended = {"exitCode": 1, "reason": "Error", "message": message, "finishedAt": to_timestamp(self.now)}
         state: Obj = {"running": {"startedAt": to_timestamp(self.now)}} if running else {"terminated": ended}
         status = {"name": "engine", "state": state, "lastState": {"terminated": ended}, "restartCount": restarts}
-        await self.pod_status(
-            pod, containerStatuses=[status], conditions=[{"type": "Ready", "status": "False"}]
-        )
+        await self.pod_status(pod, containerStatuses=[status], conditions=[{"type": "Ready", "status": "False"}])
 
     async def start_all(self) -> None:
         for pod in await self.pods():
