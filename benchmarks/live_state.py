@@ -29,8 +29,8 @@ LEASE_SECONDS = 1.0
 SETUP_SECONDS = 20.0
 
 CHAT_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}{{ '\\n' }}{{ message['content'] }}<|im_end|>{{ '\\n' }}"
-    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant{{ '\\n' }}{% endif %}"
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
 
@@ -122,7 +122,7 @@ class LiveState:
 def valkey(core: int | None = None) -> Iterator[str]:
     """A Valkey of our own on a free loopback port; its URL."""
     port = free_port()
-    argv = [Path(get_binary_path()), "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+    argv: list[str | Path] = [Path(get_binary_path()), "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
     with running("valkey", argv, core=core) as child:
         deadline = time.monotonic() + SETUP_SECONDS
         while True:
