@@ -122,7 +122,8 @@ class LiveState:
 def valkey(core: int | None = None) -> Iterator[str]:
     """A Valkey of our own on a free loopback port; its URL."""
     port = free_port()
-    argv: list[str | Path] = [Path(get_binary_path()), "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+    argv: list[str | Path] = [get_binary_path(), "--port", str(port), "--bind", "127.0.0.1"]
+    argv += ["--save", "", "--appendonly", "no"]
     with running("valkey", argv, core=core) as child:
         deadline = time.monotonic() + SETUP_SECONDS
         while True:
