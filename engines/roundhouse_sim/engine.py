@@ -28,8 +28,8 @@ class Timers(Protocol):
 
 
 class Engine:
-    """``publish(changes)`` gets what a step did to the cache; None: nobody wants to know. Jobs may be aborted, but not submitted, while another
-    job's ``deliver`` runs."""
+    """``publish(changes)`` gets what a step did to the cache; None: nobody wants to know. Jobs may be aborted, but not
+    submitted, while another job's ``deliver`` runs."""
 
     def __init__(
         self,
