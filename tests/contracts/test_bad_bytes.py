@@ -1,6 +1,7 @@
 """Whatever arrives, a decoder gives a value or raises `WireError`."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -24,10 +25,8 @@ JSON: list[tuple[type[Record], bytes]] = [(type(each), encode_record(each)) for 
 
 
 def reads_or_refuses(decode: Decoder, data: bytes) -> None:
-    try:
+    with suppress(WireError):
         decode(data)
-    except WireError as error:
-        assert str(error)
 
 
 @pytest.mark.parametrize("name", BINARY)
