@@ -32,7 +32,7 @@ class AnswerReader(Protocol):
 
     def answer_head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None: ...
 
-    def answer_data(self, data: bytes, *, complete: bool) -> None:
+    def answer_data(self, data: bytes, complete: bool) -> None:
         """Body bytes of one read, de-chunked, maybe none; ``complete``: the answer ends here."""
         ...
 
@@ -44,11 +44,12 @@ class UpstreamConnection(asyncio.Protocol):
 
     __slots__ = (
         "_body", "_complete", "_head_bytes", "_head_done", "_headers", "_lost", "_parser", "_paused", "_payload",
-        "_pool", "_reader", "_received", "_reused", "_transport", "idle_since",
+        "_pool", "_reader", "_received", "_reusable", "_reused", "_transport", "idle_since",
     )  # fmt: skip
 
     def __init__(self, pool: "UpstreamPool") -> None:
         self._pool = pool
+        self._parser = httptools.HttpResponseParser(self)  # it begins anew after each kept-alive answer
         self._transport: asyncio.Transport | None = None
         self._reader: AnswerReader | None = None
         self._payload = b""
@@ -66,10 +67,10 @@ class UpstreamConnection(asyncio.Protocol):
         self._received = False
         self._complete = False
         self._head_done = False
+        self._reusable = False
         self._head_bytes = 0
         self._headers: list[tuple[bytes, bytes]] = []
         self._body: list[bytes] = []
-        self._parser = httptools.HttpResponseParser(self)
         if self._transport is None:
             self._payload = payload
         else:
@@ -165,6 +166,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         self._complete = self._head_done  # not after an informational answer
+        self._reusable = self._parser.should_keep_alive()  # the parser forgets it after this callback
 
     # -- inner
 
@@ -178,11 +180,11 @@ class UpstreamConnection(asyncio.Protocol):
         if self._complete:
             self.resume()
             self._reader = None
-            if self._parser.should_keep_alive() and not self._lost:
+            if self._reusable and not self._lost:
                 self._pool.release(self)
             else:
                 self.close()
-        reader.answer_data(data, complete=self._complete)
+        reader.answer_data(data, self._complete)
 
     def _framed(self) -> bool:
         names = {name.lower() for name, _ in self._headers}
