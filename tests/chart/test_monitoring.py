@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-
 from roundhouse_gateway.admin_views import feed_gauges, plane_gauges
 from roundhouse_gateway.metrics import Metrics
+
 from tests.chart.rendering import ROOT, find, render
 
 ON = [
