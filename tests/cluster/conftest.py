@@ -20,6 +20,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--nodes", type=int, default=1, help="nodes of the cluster that is started")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # The first test's fixtures start a cluster and build images, which have limits of their own.
+    for item in items:
+        item.add_marker(pytest.mark.timeout(300, func_only=True))
+
+
 @pytest.fixture(scope="session")
 def local_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """The started cluster, for tests that need its nodes' insides."""
