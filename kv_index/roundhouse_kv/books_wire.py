@@ -18,7 +18,7 @@ MAX_EXPECTED_KEYS: Final = 128
 _HEADER = Struct("<BBHIQQ")
 _ENTRY = Struct("<BBbBHH16sQQQIIIII4x")
 _FLAG_STREAMS = 1
-_U32 = 0xFFFFFFFF
+U32_MAX: Final = 0xFFFFFFFF
 
 
 class Kind(IntEnum):
@@ -77,8 +77,8 @@ def encode_message(message: BookMessage) -> bytes:
         parts.append(
             _ENTRY.pack(
                 e.op, _FLAG_STREAMS if e.streams else 0, e.priority, 0, len(expected), 0, e.pod_uid.bytes, e.epoch,
-                e.request, e.age_us, min(e.prefill_us, _U32), min(e.context_tokens, _U32), min(e.uncached_tokens, _U32),
-                min(e.cached_tokens, _U32), min(e.busy_us, _U32),
+                e.request, e.age_us, min(e.prefill_us, U32_MAX), min(e.context_tokens, U32_MAX),
+                min(e.uncached_tokens, U32_MAX), min(e.cached_tokens, U32_MAX), min(e.busy_us, U32_MAX),
             )
         )  # fmt: skip
         parts.append(Struct(f"<{len(expected)}Q").pack(*expected))

@@ -64,12 +64,13 @@ class Lease(Record, frozen=True, kw_only=True):
 
 
 class AddedToken(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A token that the tokenizer cuts out of text before anything else."""
+    """A token that the tokenizer cuts out of text before anything else; a ``normalized`` one after normalisation."""
 
     content: str
     special: bool = True
     lstrip: bool = False
     rstrip: bool = False
+    normalized: bool = False
 
 
 class TextRules(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

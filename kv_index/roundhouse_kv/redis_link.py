@@ -1,0 +1,154 @@
+"""One process's link to Redis: a client whose every call has a deadline, and a heartbeat that says how it fares.
+
+The heartbeat runs on a connection of its own, four times a second, so a busy pool never looks like a dead server.
+Readers judge staleness only while the link is *settled*: an echo within the last second, and ten seconds passed since
+the last reconnect or the last new server, because until then what is missing in Redis may simply not have been
+published again yet. A server that accepts connections and never answers is the same as one that is away.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+import redis.asyncio as aioredis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from roundhouse_kv.errors import RedisUnavailable
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RedisConfig:
+    """Where Redis is. ``url`` is ``redis://``, ``rediss://`` or ``unix://``, without credentials.
+
+    ``timeout_s``: deadline of one call, connect included. ``beat_s``: period of the heartbeat. ``echo_s``: an echo
+    older than this means unhealthy. ``settle_s``: how long after a reconnect or a new server nothing is judged stale.
+    """
+
+    url: str
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    timeout_s: float = 1.0
+    beat_s: float = 0.25
+    echo_s: float = 1.0
+    settle_s: float = 10.0
+
+
+class RedisLink:
+    """Async context manager; entering it never waits for Redis.
+
+    ``client`` takes and gives bytes, and every call of it is bounded by ``timeout_s``. ``run_id`` is the server's,
+    empty while unknown. ``generation`` counts connects and changes of ``run_id``: whoever keeps state that a
+    restarted server may have lost compares it.
+    """
+
+    def __init__(self, config: RedisConfig, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.config = config
+        self.run_id = ""
+        self.generation = 0
+        self._clock = clock
+        self._connected = False
+        self._echo_at: float | None = None
+        self._settles_at = 0.0
+        self._first_echo = asyncio.Event()
+        self._beat: asyncio.Task[None] | None = None
+        self.client = self.open_client(config.timeout_s)
+        self._pulse = self.open_client(config.timeout_s)
+
+    def open_client(self, read_timeout_s: float) -> aioredis.Redis:
+        """A client of its own, for calls that block on the server; the caller closes it."""
+        return aioredis.Redis.from_url(
+            self.config.url,
+            username=self.config.username,
+            password=self.config.password,
+            socket_timeout=read_timeout_s,
+            socket_connect_timeout=self.config.timeout_s,
+            retry=Retry(NoBackoff(), 0),
+            protocol=2,
+        )
+
+    @property
+    def healthy(self) -> bool:
+        """An echo came within the last second."""
+        return self._echo_at is not None and self._clock() - self._echo_at <= self.config.echo_s
+
+    @property
+    def settled(self) -> bool:
+        """Healthy, and at least ten seconds since the last connect or changed ``run_id``."""
+        return self._connected and self.healthy and self._clock() >= self._settles_at
+
+    async def ask(self, call: Any, *, deadline_s: float | None = None) -> Any:
+        """Await one call of a client within the deadline (default ``timeout_s``); raises `RedisUnavailable`."""
+        try:
+            async with asyncio.timeout(self.config.timeout_s if deadline_s is None else deadline_s):
+                return await call
+        except (RedisError, OSError, TimeoutError) as error:
+            raise RedisUnavailable(f"Redis at {self.config.url}: {error or type(error).__name__}") from error
+
+    async def wait_healthy(self, deadline_s: float) -> bool:
+        """Wait for the first echo; False when none came in time."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._first_echo.wait(), deadline_s)
+        return self.healthy
+
+    async def __aenter__(self) -> Self:
+        self._beat = asyncio.create_task(self._beat_forever(), name="redis heartbeat")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._beat is not None:
+            self._beat.cancel()
+            await asyncio.gather(self._beat, return_exceptions=True)
+        for client in (self.client, self._pulse):
+            await close_client(client, self.config.timeout_s)
+
+    async def _beat_forever(self) -> None:
+        while True:
+            try:
+                self._heard(await self._echo())
+            except RedisUnavailable as error:
+                self._lost(error)
+            await asyncio.sleep(self.config.beat_s)
+
+    async def _echo(self) -> str:
+        """One PING; the server's run_id, or "" when this user may not ask for it."""
+        pipe = self._pulse.pipeline(transaction=False)
+        pipe.ping()
+        pipe.info("server")
+        pong, info = await self.ask(pipe.execute(raise_on_error=False))
+        if isinstance(pong, Exception):
+            raise RedisUnavailable(f"Redis at {self.config.url}: {pong}") from pong
+        return "" if isinstance(info, Exception) else str(info.get("run_id", ""))
+
+    def _heard(self, run_id: str) -> None:
+        now = self._clock()
+        missed = self._echo_at is None or now - self._echo_at > self.config.echo_s
+        if not self._connected or run_id != self.run_id:
+            self.generation += 1
+            log.info("redis connected", extra={"run_id": run_id, "generation": self.generation})
+        if missed or not self._connected or run_id != self.run_id:
+            self._settles_at = now + self.config.settle_s
+        self._connected, self.run_id, self._echo_at = True, run_id, now
+        self._first_echo.set()
+
+    def _lost(self, error: RedisUnavailable) -> None:
+        if self._connected:
+            log.warning("redis lost", extra={"error": str(error)})
+        self._connected = False
+
+
+async def close_client(client: aioredis.Redis, deadline_s: float) -> None:
+    """Close without ever hanging on a server that does not answer."""
+    with suppress(RedisError, OSError, TimeoutError):
+        async with asyncio.timeout(deadline_s):
+            await client.aclose()
