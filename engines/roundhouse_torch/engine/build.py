@@ -87,5 +87,7 @@ def fitting_length(settings: EngineSettings, wanted: int, blocks: int) -> int:
     """Raises `SettingsError` when the user's own ``--max-model-len`` does not fit; the model's is cut to what does."""
     fits = blocks * settings.block_size
     if wanted > fits and settings.max_model_len is not None:
-        raise SettingsError(f"--max-model-len {wanted} needs a KV cache for {wanted} tokens but it holds {fits}; raise --kv-cache-bytes")
+        raise SettingsError(
+            f"--max-model-len {wanted} needs a KV cache for {wanted} tokens but it holds {fits}; raise --kv-cache-bytes"
+        )
     return min(wanted, fits)

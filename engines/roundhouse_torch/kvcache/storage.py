@@ -14,7 +14,15 @@ class KVStorage:
     """Zeroed, because masked slots take part in arithmetic and must be finite; on CPU untouched pages cost nothing."""
 
     def __init__(
-        self, blocks: int, block_size: int, layers: int, kv_heads: int, head_dim: int, *, device: torch.device, dtype: torch.dtype
+        self,
+        blocks: int,
+        block_size: int,
+        layers: int,
+        kv_heads: int,
+        head_dim: int,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
     ) -> None:
         self.block_size = block_size
         self.kv_heads = kv_heads
