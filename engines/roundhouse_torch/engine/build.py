@@ -60,7 +60,7 @@ def build(settings: EngineSettings) -> Engine:
     dtype = choose_dtype(settings.dtype, device, config.dtype)
     wanted_length = settings.max_model_len or config.max_position
     model = factory(config, Weights(Checkpoint(settings.model), device, dtype), wanted_length)
-    log.info("weights loaded", extra={"seconds": round(time.monotonic() - began, 2)})
+    log.info("weights_loaded seconds=%.2f", time.monotonic() - began)
 
     shape = (settings.block_size, config.num_layers, config.num_kv_heads, config.head_dim)
     budget = cache_bytes(device, settings.kv_cache_bytes, settings.kv_cache_fraction)

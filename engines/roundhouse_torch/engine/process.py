@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import socket
+from contextlib import suppress
 from dataclasses import dataclass
 
 from roundhouse_torch.engine.loop import run_loop
@@ -62,16 +63,24 @@ def _main(settings: EngineSettings, link: socket.socket, parents_end: socket.soc
     # Idle pool threads must sleep, not spin: replicas share cores. Read when torch is imported.
     os.environ.setdefault("OMP_NUM_THREADS", str(settings.threads))
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    end = EngineEnd(link)
+    with suppress(EOFError):  # the server ended first
+        _run(settings, EngineEnd(link))
+
+
+def _run(settings: EngineSettings, link: EngineEnd) -> None:
     try:
         from roundhouse_torch.engine.build import build
 
         engine = build(settings)
-    except (EngineError, MemoryError, RuntimeError) as error:
-        end.send(Failed(str(error).splitlines()[0] if str(error) else type(error).__name__))
-        return
-    end.send(engine.loaded)
-    run_loop(engine.core, end)
+        link.send(engine.loaded)
+        run_loop(engine.core, link)
+    except EngineError as error:
+        link.send(Failed(str(error)))
+    except EOFError:
+        raise
+    except Exception as error:
+        log.exception("engine_failed")
+        link.send(Failed(f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}"))
 
 
 def _die_with(parent: int) -> None:

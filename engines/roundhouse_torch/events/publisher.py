@@ -84,7 +84,10 @@ class EventPublisher:
                 log.warning("kv_replay_request_unreadable frames=%d", len(frames))
 
     def close(self) -> None:
-        self._context.destroy(linger=0)
+        self._pub.close(linger=0)
+        if self._router is not None:
+            self._router.close(linger=0)
+        self._context.term()
 
     async def _send_replay(self, client: bytes, start: int) -> None:
         assert self._router is not None
