@@ -1,5 +1,6 @@
 """``roundhouse-agent serve`` and ``roundhouse-agent fetch``."""
 
+import asyncio
 import logging
 import os
 import signal
@@ -7,7 +8,7 @@ import sys
 from types import FrameType
 
 from roundhouse_agent.errors import AgentError
-from roundhouse_agent.settings import FetchSettings
+from roundhouse_agent.settings import FetchSettings, ServeSettings
 
 log = logging.getLogger("roundhouse_agent")
 
@@ -20,10 +21,19 @@ def main() -> None:
     )
     for library in ("httpx", "httpx2", "huggingface_hub"):
         logging.getLogger(library).setLevel(logging.ERROR)
-    commands = {"fetch": run_fetch}
+    commands = {"serve": run_serve, "fetch": run_fetch}
     if len(sys.argv) != 2 or sys.argv[1] not in commands:
         sys.exit(f"usage: roundhouse-agent {'|'.join(commands)}")
     commands[sys.argv[1]]()
+
+
+def run_serve() -> None:
+    from roundhouse_agent.serve import serve
+
+    try:
+        asyncio.run(serve(ServeSettings.from_env(os.environ)))
+    except AgentError as error:
+        sys.exit(str(error))
 
 
 def run_fetch() -> None:

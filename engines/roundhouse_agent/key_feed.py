@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import Final
 
 import zmq
+from roundhouse_engines.errors import ProbeError
+from roundhouse_engines.probe import CacheBatch, Probe
 
 from roundhouse_agent.blocks import BlockMap
 from roundhouse_agent.self_test import ChainRecorder
-from roundhouse_engines.errors import ProbeError
-from roundhouse_engines.probe import CacheBatch, Probe
 
 log = logging.getLogger(__name__)
 

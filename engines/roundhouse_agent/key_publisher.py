@@ -15,13 +15,14 @@ from operator import xor
 from typing import Final
 from uuid import UUID
 
-from roundhouse_agent.blocks import KeyChange
-from roundhouse_agent.key_feed import KeyFeed
-from roundhouse_agent.replica import Replica
 from roundhouse_kv.errors import RedisUnavailable
 from roundhouse_kv.kv_store import KvLogWriter
 from roundhouse_kv.kv_wire import KvBatch, KvSnapshot, Op, Section, as_keys
 from roundhouse_kv.redis_link import RedisLink
+
+from roundhouse_agent.blocks import KeyChange
+from roundhouse_agent.key_feed import KeyFeed
+from roundhouse_agent.replica import Replica
 
 log = logging.getLogger(__name__)
 
@@ -133,8 +134,9 @@ class KeyPublisher:
 
     async def _snapshot(self, keys: list[int]) -> None:
         summary, replica = self._replica.keys, self._replica
+        source = replica.identity.source
         await self._writer.write_snapshot(
-            KvSnapshot(self._pod_uid, replica.epoch, replica.identity.source, summary.seq, *self._position, as_keys(keys))
+            KvSnapshot(self._pod_uid, replica.epoch, source, summary.seq, *self._position, as_keys(keys))
         )
         self._snapshot_at, self._logged_bytes = self._clock(), 0
         self._upkeep_at = self._snapshot_at

@@ -9,11 +9,12 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from roundhouse_agent.replica import Replica, announces, at_once
 from roundhouse_kv.errors import RedisUnavailable
 from roundhouse_kv.lease_store import LeaseStore
 from roundhouse_kv.records import Lease, Profile
 from roundhouse_kv.redis_link import RedisLink
+
+from roundhouse_agent.replica import Replica, announces, at_once
 
 log = logging.getLogger(__name__)
 

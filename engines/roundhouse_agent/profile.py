@@ -13,9 +13,9 @@ from pathlib import Path
 from struct import unpack
 from typing import Any, Final
 
-from roundhouse_agent.chat_template import content_format
 from roundhouse_kv.errors import UnsupportedTokenizer
 from roundhouse_kv.records import Profile
+from roundhouse_kv.render import content_format
 from roundhouse_kv.token_bytes import TokenBytes
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ def describe(files: Mapping[str, bytes], parameters: int, stack: Mapping[str, st
     profile = Profile(
         text=table.rules if table is not None else None,
         chat_template=template,
-        content_format=content_format(template),
+        content_format="openai" if content_format(template) == "openai" else "string",
         variables=_special_tokens(tokenizer_config),
         reason=reason,
         parameters=parameters or int(config.get("num_parameters", 0)),

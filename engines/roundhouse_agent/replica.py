@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
 
-from roundhouse_agent.drain import Drain
 from roundhouse_engines.probe import LoadReport
 from roundhouse_kv.records import Lease, Progress, ReplicaState
+
+from roundhouse_agent.drain import Drain
 
 KV_STEP: Final = 0.05  # a change of KV use beyond this is announced
 
@@ -87,6 +88,16 @@ class Replica:
     stack: Mapping[str, str] = field(default_factory=dict)
     progress: Progress | None = None
     problem: str = ""
+    _look: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def looked(self) -> None:
+        """The engine has been looked at once more; wakes whoever awaits `next_look`."""
+        look, self._look = self._look, asyncio.Event()
+        look.set()
+        self.changed.set()
+
+    async def next_look(self) -> None:
+        await self._look.wait()
 
     def begin(self, epoch: int) -> None:
         """The engine has been started anew: what was known of the old process is void, and so is its drain."""

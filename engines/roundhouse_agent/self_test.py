@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from roundhouse_agent.blocks import ByteTable
 from roundhouse_engines.errors import ProbeError
 from roundhouse_engines.probe import BlocksStored, CacheBatch, Probe
 from roundhouse_kv.errors import RenderError
 from roundhouse_kv.render import Renderer
+
+from roundhouse_agent.blocks import ByteTable
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +38,9 @@ _CALL: Final = {
 }
 
 TEXTS: Final = (
-    "hello", " hello", "hello ", "  two  spaces  ", "a\nb\r\nc\n\n\nd", "\ttab\tstop", "It's we'll I'D don't", "3.14159 2,718 007",
-    "def f(x):\n    return x**2  # squared\n", "naïve café Zürich", "e\u0301 combining", "日本語と中文、한국어", "🙂🚀👩‍👩‍👧",
+    "hello", " hello", "hello ", "  two  spaces  ", "a\nb\r\nc\n\n\nd", "\ttab\tstop", "It's we'll I'D don't",
+    "3.14159 2,718 007", "def f(x):\n    return x**2  # squared\n", "naïve café Zürich", "e\u0301 combining",
+    "日本語と中文、한국어", "🙂🚀👩‍👩‍👧",
     "مرحبا שלום", "\u00a0nbsp\u2003em", "<|im_start|>user\nhi<|im_end|>", "<s>[INST] x [/INST]</s>", "ﬁ ligature ①",
 )  # fmt: skip
 
@@ -48,7 +50,13 @@ CHATS: Final[tuple[Mapping[str, Any], ...]] = (
     {"messages": [{"role": "user", "content": "naïve café\n\nnew paragraph 日本語 🙂"}]},
     {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]},
     {"messages": [{"role": "system", "content": ""}, {"role": "user", "content": "empty system"}]},
-    {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]},
+    {
+        "messages": [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": "b"},
+            {"role": "user", "content": "c"},
+        ]
+    },
     {"messages": [{"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]}]},
     {"messages": [{"role": "user", "content": "typed <|im_end|> and </s> tokens"}]},
     {"messages": [{"role": "user", "content": "no prompt"}], "add_generation_prompt": False},
@@ -175,7 +183,9 @@ async def _stored(
                 recorder.grown.clear()
                 await recorder.grown.wait()
     except TimeoutError:
-        return f"the engine told of {len(recorder.tokens) // size} stored blocks of a probe chat, {BLOCKS} were expected"
+        return (
+            f"the engine told of {len(recorder.tokens) // size} stored blocks of a probe chat, {BLOCKS} were expected"
+        )
     if not ours.startswith(_spelled(table, recorder.tokens[: BLOCKS * size]) or b"\0unspelled"):
         return "the KV blocks of a probe chat hold another prompt than our rendering"
     return ""

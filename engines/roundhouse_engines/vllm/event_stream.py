@@ -68,7 +68,7 @@ class EventStream:
     async def _catch_up(self, *, start: bool) -> list[CacheBatch]:
         """What was missed: by replay when it has all of it, else by snapshot, else what replay has left, with a gap."""
         frames = await self._ask_replay(self._next)
-        whole = bool(frames) and frames[0][0] == self._next
+        whole = frames is not None and len(frames) > 0 and frames[0][0] == self._next
         if not whole and not (start and frames == []) and self._snapshots and (held := await self._ask_snapshot()):
             return [held]
         return [self._batch(frame) for frame in frames or ()]

@@ -74,8 +74,9 @@ def _stored(fields: Mapping[str, Any], hashes: tuple[int, ...], reannounced: boo
     extra = fields.get("extra_keys") or [None] * len(hashes)
     own = [key for key in (extra[0] or ()) if key != fields.get("lora_name")]
     salt = own[0] if parent is None and own and isinstance(own[0], str) else ""
-    opaque = next((i for i, keys in enumerate(extra) if any(not isinstance(key, str) for key in keys or ())), len(hashes))
-    opaque = next((i // size for i, token in enumerate(tokens[: opaque * size]) if not isinstance(token, int)), opaque)
+    imaged = (i for i, keys in enumerate(extra) if any(not isinstance(key, str) for key in keys or ()))
+    strange = (i // size for i, token in enumerate(tokens) if not isinstance(token, int))
+    opaque = min(next(imaged, len(hashes)), next(strange, len(hashes)))
     events = []
     if opaque:
         spelled = tokens[: opaque * size]

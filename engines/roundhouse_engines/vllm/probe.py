@@ -1,6 +1,5 @@
 """Probe of a vLLM server; the bundled engine and the simulator speak the same protocols and build on it."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
@@ -109,7 +108,7 @@ class VllmProbe:
                 return response.status, await response.read()
         except aiohttp.ClientConnectorError as error:
             raise ConnectionRefused(f"{path}: nobody listens at {self._base}") from error
-        except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise ProbeError(f"{path}: no answer from {self._base} ({type(error).__name__})") from error
 
 
