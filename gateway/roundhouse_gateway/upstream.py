@@ -44,7 +44,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     __slots__ = (
         "_body", "_complete", "_head_bytes", "_head_done", "_headers", "_lost", "_parser", "_paused", "_payload",
-        "_pool", "_reader", "_received", "_reused", "_transport", "idle_since",
+        "_pool", "_reader", "_received", "_reusable", "_reused", "_transport", "idle_since",
     )  # fmt: skip
 
     def __init__(self, pool: "UpstreamPool") -> None:
@@ -66,6 +66,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._received = False
         self._complete = False
         self._head_done = False
+        self._reusable = False
         self._head_bytes = 0
         self._headers: list[tuple[bytes, bytes]] = []
         self._body: list[bytes] = []
@@ -165,6 +166,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         self._complete = self._head_done  # not after an informational answer
+        self._reusable = self._parser.should_keep_alive()  # the parser forgets it after this callback
 
     # -- inner
 
@@ -178,7 +180,7 @@ class UpstreamConnection(asyncio.Protocol):
         if self._complete:
             self.resume()
             self._reader = None
-            if self._parser.should_keep_alive() and not self._lost:
+            if self._reusable and not self._lost:
                 self._pool.release(self)
             else:
                 self.close()
