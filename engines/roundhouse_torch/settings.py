@@ -72,12 +72,18 @@ class EngineSettings:
         None,
         type=int,
     )
-    max_num_queued_reqs: int = _knob("Requests that may wait to be started; more get 503 with Retry-After.", 2048, type=int)
+    max_num_queued_reqs: int = _knob(
+        "Requests that may wait to be started; more get 503 with Retry-After.", 2048, type=int
+    )
     device: str = _knob("auto takes CUDA when there is one.", "auto", choices=DEVICES)
     dtype: str = _knob(
-        "Arithmetic and KV type. auto: float32 on CPU, which has no fast 16-bit path, else the checkpoint's.", "auto", choices=DTYPES
+        "Arithmetic and KV type. auto: float32 on CPU, which has no fast 16-bit path, else the checkpoint's.",
+        "auto",
+        choices=DTYPES,
     )
-    threads: int = _knob("CPU threads of one operation. Default: a quarter of the cores, 1 to 4.", default_threads(), type=int)
+    threads: int = _knob(
+        "CPU threads of one operation. Default: a quarter of the cores, 1 to 4.", default_threads(), type=int
+    )
     health_timeout: float = _knob(
         "Seconds without a sign of life from the engine loop after which /health answers 503.", 60.0, type=float
     )
@@ -87,10 +93,16 @@ class EngineSettings:
         checks = (
             (self.block_size >= 1, "--block-size must be at least 1"),
             (self.max_num_seqs >= 1, "--max-num-seqs must be at least 1"),
-            (self.max_num_batched_tokens is None or self.max_num_batched_tokens >= 1, "--max-num-batched-tokens must be at least 1"),
+            (
+                self.max_num_batched_tokens is None or self.max_num_batched_tokens >= 1,
+                "--max-num-batched-tokens must be at least 1",
+            ),
             (self.max_num_queued_reqs >= 1, "--max-num-queued-reqs must be at least 1"),
             (self.max_model_len is None or self.max_model_len >= 2, "--max-model-len must be at least 2"),
-            (self.kv_cache_fraction is None or 0 < self.kv_cache_fraction <= 1, "--kv-cache-fraction must be in (0, 1]"),
+            (
+                self.kv_cache_fraction is None or 0 < self.kv_cache_fraction <= 1,
+                "--kv-cache-fraction must be in (0, 1]",
+            ),
             (self.kv_cache_bytes is None or self.kv_cache_bytes > 0, "--kv-cache-bytes must be positive"),
             (self.threads >= 1, "--threads must be at least 1"),
             (self.shutdown_timeout >= 0, "--shutdown-timeout must not be negative"),

@@ -39,7 +39,11 @@ def sample(logits: torch.Tensor, sequences: Many[Sequence]) -> list[int]:
         picks = [sequences[row] for row in rows]
         scaled = logits[rows] / _column([pick.sampling.temperature for pick in picks], logits)
         at = _column([uniform(pick.sampling.seed, len(pick.tokens)) for pick in picks], logits, torch.float64)
-        chosen = _restricted(scaled, [pick.sampling for pick in picks], at) if restricted else _invert(scaled.softmax(-1), at)
+        chosen = (
+            _restricted(scaled, [pick.sampling for pick in picks], at)
+            if restricted
+            else _invert(scaled.softmax(-1), at)
+        )
         for row, token in zip(rows, chosen.tolist(), strict=True):
             tokens[row] = token
     return tokens

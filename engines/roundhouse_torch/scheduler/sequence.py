@@ -22,9 +22,24 @@ class Sequence:
     were found in the cache when it was first started, None before.
     """
 
-    __slots__ = ("blocks", "cached", "computed", "id", "max_length", "named", "names", "prompt_length", "root", "salt", "sampling", "tokens")
+    __slots__ = (
+        "blocks",
+        "cached",
+        "computed",
+        "id",
+        "max_length",
+        "named",
+        "names",
+        "prompt_length",
+        "root",
+        "salt",
+        "sampling",
+        "tokens",
+    )
 
-    def __init__(self, id: int, tokens: list[int], sampling: Sampling, *, max_length: int, root: bytes, salt: str = "") -> None:
+    def __init__(
+        self, id: int, tokens: list[int], sampling: Sampling, *, max_length: int, root: bytes, salt: str = ""
+    ) -> None:
         self.id = id
         self.tokens = tokens
         self.prompt_length = len(tokens)
