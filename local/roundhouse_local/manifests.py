@@ -37,12 +37,11 @@ class _Loader(yaml.SafeLoader):
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-    seen: set[Any] = set()
-    for key_node, _ in node.value:
-        key = loader.construct_object(key_node, deep=True)
-        if isinstance(key, str) and key in seen:
-            raise yaml.constructor.ConstructorError(None, None, f'key "{key}" stands twice', key_node.start_mark)
-        seen.add(key if isinstance(key, str) else id(key_node))
+    seen: set[str] = set()
+    for key, _ in node.value:
+        if isinstance(key, yaml.ScalarNode) and key.value in seen:
+            raise yaml.constructor.ConstructorError(None, None, f'key "{key.value}" stands twice', key.start_mark)
+        seen.add(key.value if isinstance(key, yaml.ScalarNode) else "")
     loader.flatten_mapping(node)
     return yaml.SafeLoader.construct_mapping(loader, node, deep=True)
 

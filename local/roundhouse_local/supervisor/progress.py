@@ -8,6 +8,11 @@ from roundhouse_operator.cluster import Obj
 from roundhouse_operator.reasons import Reason
 
 _MOVING = (Reason.STARTING, Reason.FETCHING_MODEL, Reason.LOADING_MODEL)
+_PLAIN: Mapping[str, str] = {
+    Reason.STARTING: "starting",
+    Reason.PULLING_IMAGE: "starting",  # Nothing is pulled in the local run.
+    Reason.LOADING_MODEL: "loading model",
+}
 PHASES = {"fetch": "fetching model", "convert": "converting model", "load": "loading model", "warmup": "warming up"}
 
 
@@ -29,6 +34,8 @@ class ReplicaView:
             return "ready"
         if self.phase:
             return PHASES[self.phase]
+        if self.reason in _PLAIN:
+            return _PLAIN[self.reason]
         return f"{self.reason}: {self.message}" if self.message else self.reason
 
     @property
