@@ -52,5 +52,8 @@ imports: install ## Import contracts only
 crds: install ## Generate crds/ from the pydantic models
 	$(BIN)/roundhouse render-crds crds
 
+kernels-report: install ## Compile the Triton kernels for sm_80/90/100 and write docs/kernels.json
+	$(BIN)/python -m roundhouse_torch.kernels.report docs/kernels.json
+
 clean: ## Remove what was built here
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage*
