@@ -240,8 +240,8 @@ def attend(
     mixed_kernel[grid](
         out, q, cache.flat, tables, starts, lengths, head_dim**-0.5, cache.key_scale, cache.value_scale,
         tables.shape[0], tables.stride(0), cache.tensor.stride(0), cache.value_offset, GROUP=group,
-        KV_HEADS=cache.kv_heads, HEAD_DIM=head_dim, DIM=triton.next_power_of_2(head_dim), BLOCK_SIZE=cache.block_size, ROWS=rows, TILE=32,
-        WINDOW=window,
+        KV_HEADS=cache.kv_heads, HEAD_DIM=head_dim, DIM=triton.next_power_of_2(head_dim),
+        BLOCK_SIZE=cache.block_size, ROWS=rows, TILE=32, WINDOW=window,
     )  # fmt: skip
     return out
 
