@@ -12,7 +12,9 @@ def main() -> None:
     """Exit code 0 after a clean stop, 1 after a failure whose reason is the last line on stderr."""
     try:
         settings = parse_settings(sys.argv[1:])
-        logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s", force=True)
+        logging.basicConfig(
+            level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s", force=True
+        )
         serve(settings)
     except EngineError as error:
         logging.shutdown()

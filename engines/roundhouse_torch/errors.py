@@ -3,7 +3,8 @@
 ├── ModelError         the model folder cannot be served; the message names what is wrong and what would work
 │   ├── UnsupportedModel   a family, type or format that this engine does not implement
 │   └── BrokenModel        missing or inconsistent files
-├── EngineDied         the engine process ended while requests were in flight
+├── EngineDied         the engine process ended, for the reason that it gave
+│   └── EngineGone     … without giving one
 └── RequestError       the client's fault or a refusal; carries the HTTP status and OpenAI's fields
     ├── BadRequest     400
     ├── ModelNotFound  404
@@ -32,7 +33,11 @@ class BrokenModel(ModelError):
 
 
 class EngineDied(EngineError):
-    """The engine process ended while requests were in flight."""
+    """The engine process ended, for the reason that it gave."""
+
+
+class EngineGone(EngineDied):
+    """The engine process ended without giving a reason."""
 
 
 class RequestError(EngineError):

@@ -24,20 +24,21 @@ def parse_bytes(text: str) -> int:
 
 
 def default_threads() -> int:
-    """A quarter of the cores we may run on, 1 to 4: replicas and gateways share the machine, and idle pool threads cost."""
+    """A quarter of the cores we may run on, 1 to 4: replicas and gateways share the machine, and idle pool threads
+    cost.
+    """
     return max(1, min(4, len(os.sched_getaffinity(0)) // 4))
 
 
-def _knob(help_text: str, default: Any = MISSING, **options: Any) -> Any:
-    metadata = {"help": help_text, **options}
-    return field(metadata=metadata) if default is MISSING else field(default=default, metadata=metadata)
+def _knob(help_text: str, default: Any, **options: Any) -> Any:
+    return field(default=default, metadata={"help": help_text, **options})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
     """Flags are the field names with dashes, unless ``flag`` says otherwise."""
 
-    model: Path = _knob("Folder with config.json, safetensors and tokenizer.json.", type=Path)
+    model: Path = field(metadata={"help": "Folder with config.json, safetensors and tokenizer.json.", "type": Path})
     served_model_name: tuple[str, ...] = _knob(
         "Names that requests may use; the first is reported. Default: the folder's name.", (), nargs="+"
     )
@@ -68,16 +69,23 @@ class EngineSettings:
     )
     max_num_seqs: int = _knob("Requests computed in one step.", 64, type=int)
     max_num_batched_tokens: int | None = _knob(
-        "Tokens computed in one step: bounds how long one prefill chunk delays running answers. Default: 512 on CPU, 8192 on CUDA.",
+        "Tokens computed in one step: bounds how long one prefill chunk delays running answers. "
+        "Default: 512 on CPU, 8192 on CUDA.",
         None,
         type=int,
     )
-    max_num_queued_reqs: int = _knob("Requests that may wait to be started; more get 503 with Retry-After.", 2048, type=int)
+    max_num_queued_reqs: int = _knob(
+        "Requests that may wait to be started; more get 503 with Retry-After.", 2048, type=int
+    )
     device: str = _knob("auto takes CUDA when there is one.", "auto", choices=DEVICES)
     dtype: str = _knob(
-        "Arithmetic and KV type. auto: float32 on CPU, which has no fast 16-bit path, else the checkpoint's.", "auto", choices=DTYPES
+        "Arithmetic and KV type. auto: float32 on CPU, which has no fast 16-bit path, else the checkpoint's.",
+        "auto",
+        choices=DTYPES,
     )
-    threads: int = _knob("CPU threads of one operation. Default: a quarter of the cores, 1 to 4.", default_threads(), type=int)
+    threads: int = _knob(
+        "CPU threads of one operation. Default: a quarter of the cores, 1 to 4.", default_threads(), type=int
+    )
     health_timeout: float = _knob(
         "Seconds without a sign of life from the engine loop after which /health answers 503.", 60.0, type=float
     )
@@ -87,10 +95,16 @@ class EngineSettings:
         checks = (
             (self.block_size >= 1, "--block-size must be at least 1"),
             (self.max_num_seqs >= 1, "--max-num-seqs must be at least 1"),
-            (self.max_num_batched_tokens is None or self.max_num_batched_tokens >= 1, "--max-num-batched-tokens must be at least 1"),
+            (
+                self.max_num_batched_tokens is None or self.max_num_batched_tokens >= 1,
+                "--max-num-batched-tokens must be at least 1",
+            ),
             (self.max_num_queued_reqs >= 1, "--max-num-queued-reqs must be at least 1"),
             (self.max_model_len is None or self.max_model_len >= 2, "--max-model-len must be at least 2"),
-            (self.kv_cache_fraction is None or 0 < self.kv_cache_fraction <= 1, "--kv-cache-fraction must be in (0, 1]"),
+            (
+                self.kv_cache_fraction is None or 0 < self.kv_cache_fraction <= 1,
+                "--kv-cache-fraction must be in (0, 1]",
+            ),
             (self.kv_cache_bytes is None or self.kv_cache_bytes > 0, "--kv-cache-bytes must be positive"),
             (self.threads >= 1, "--threads must be at least 1"),
             (self.shutdown_timeout >= 0, "--shutdown-timeout must not be negative"),

@@ -49,7 +49,10 @@ class Scratch:
 
     def __init__(self, storage: KVStorage) -> None:
         self._source = storage.pieces
-        self._buffers = (self._source.new_empty(0, self._source.shape[1]), self._source.new_empty(0, self._source.shape[1]))
+        self._buffers = (
+            self._source.new_empty(0, self._source.shape[1]),
+            self._source.new_empty(0, self._source.shape[1]),
+        )
 
     def gather(self, blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of ``blocks`` (piece numbers of the keys; values lie one piece further)."""
@@ -67,7 +70,12 @@ class PagedPass:
     """One prepared batch. ``slots`` are the slot numbers of layer 0's keys, one per token."""
 
     def __init__(
-        self, storage: KVStorage, scratch: Scratch, slots: torch.Tensor, groups: list[DecodeGroup], prefills: list[PrefillSpan]
+        self,
+        storage: KVStorage,
+        scratch: Scratch,
+        slots: torch.Tensor,
+        groups: list[DecodeGroup],
+        prefills: list[PrefillSpan],
     ) -> None:
         self._storage = storage
         self._scratch = scratch
@@ -103,13 +111,19 @@ class PagedPass:
         )
         return result.view_as(q)
 
-    def _prefill(self, layer: int, span: PrefillSpan, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    def _prefill(
+        self, layer: int, span: PrefillSpan, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    ) -> torch.Tensor:
         if span.blocks is not None:
             keys, values = self._scratch.gather(span.blocks + layer * self._storage.pieces_per_layer)
             k = keys.view(-1, *k.shape[1:])[: span.length]
             v = values.view(-1, *v.shape[1:])[: span.length]
         result = scaled_dot_product_attention(
-            q.transpose(0, 1)[None], k.transpose(0, 1)[None], v.transpose(0, 1)[None], attn_mask=span.mask, enable_gqa=True
+            q.transpose(0, 1)[None],
+            k.transpose(0, 1)[None],
+            v.transpose(0, 1)[None],
+            attn_mask=span.mask,
+            enable_gqa=True,
         )
         return result[0].transpose(0, 1)
 

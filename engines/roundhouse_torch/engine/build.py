@@ -60,7 +60,7 @@ def build(settings: EngineSettings) -> Engine:
     dtype = choose_dtype(settings.dtype, device, config.dtype)
     wanted_length = settings.max_model_len or config.max_position
     model = factory(config, Weights(Checkpoint(settings.model), device, dtype), wanted_length)
-    log.info("weights loaded", extra={"seconds": round(time.monotonic() - began, 2)})
+    log.info("weights_loaded seconds=%.2f", time.monotonic() - began)
 
     shape = (settings.block_size, config.num_layers, config.num_kv_heads, config.head_dim)
     budget = cache_bytes(device, settings.kv_cache_bytes, settings.kv_cache_fraction)
@@ -87,5 +87,7 @@ def fitting_length(settings: EngineSettings, wanted: int, blocks: int) -> int:
     """Raises `SettingsError` when the user's own ``--max-model-len`` does not fit; the model's is cut to what does."""
     fits = blocks * settings.block_size
     if wanted > fits and settings.max_model_len is not None:
-        raise SettingsError(f"--max-model-len {wanted} needs a KV cache for {wanted} tokens but it holds {fits}; raise --kv-cache-bytes")
+        raise SettingsError(
+            f"--max-model-len {wanted} needs a KV cache for {wanted} tokens but it holds {fits}; raise --kv-cache-bytes"
+        )
     return min(wanted, fits)

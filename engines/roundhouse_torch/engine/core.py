@@ -21,7 +21,9 @@ class Runner(Protocol):
 class EngineCore:
     """``model_name`` enters the names of blocks. ``clock`` is ``time.monotonic`` but for tests."""
 
-    def __init__(self, scheduler: Scheduler, runner: Runner, model_name: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, scheduler: Scheduler, runner: Runner, model_name: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.scheduler = scheduler
         self._runner = runner
         self._model_name = model_name
@@ -33,7 +35,9 @@ class EngineCore:
 
     def add(self, add: Add) -> None:
         root = chain.root(self._model_name, add.adapter, add.salt)
-        self.scheduler.add(Sequence(add.id, add.tokens, add.sampling, max_length=add.max_length, root=root, salt=add.salt))
+        self.scheduler.add(
+            Sequence(add.id, add.tokens, add.sampling, max_length=add.max_length, root=root, salt=add.salt)
+        )
 
     def abort(self, id: int) -> None:
         self.scheduler.abort(id)

@@ -30,7 +30,13 @@ class ModelRunner:
         ordered = in_batch_order(work)
         sampling = [item for item in ordered if item.samples]
         logits = self.logits(ordered)
-        tokens = dict(zip((item.sequence.id for item in sampling), sample(logits, [item.sequence for item in sampling]), strict=True))
+        tokens = dict(
+            zip(
+                (item.sequence.id for item in sampling),
+                sample(logits, [item.sequence for item in sampling]),
+                strict=True,
+            )
+        )
         return [tokens[item.sequence.id] for item in work if item.samples]
 
     @torch.inference_mode()

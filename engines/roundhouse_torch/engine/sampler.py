@@ -1,7 +1,8 @@
 """From logits to tokens.
 
-A random token is found by inverting the cumulative distribution at one uniform number, which depends on nothing but the request's
-seed and the token's absolute position. Order of restrictions as in vLLM: temperature, top-k, then top-p of what top-k left.
+A random token is found by inverting the cumulative distribution at one uniform number, which depends on nothing but
+the request's seed and the token's absolute position. Order of restrictions as in vLLM: temperature, top-k, then
+top-p of what top-k left.
 """
 
 from collections.abc import Sequence as Many
@@ -39,7 +40,11 @@ def sample(logits: torch.Tensor, sequences: Many[Sequence]) -> list[int]:
         picks = [sequences[row] for row in rows]
         scaled = logits[rows] / _column([pick.sampling.temperature for pick in picks], logits)
         at = _column([uniform(pick.sampling.seed, len(pick.tokens)) for pick in picks], logits, torch.float64)
-        chosen = _restricted(scaled, [pick.sampling for pick in picks], at) if restricted else _invert(scaled.softmax(-1), at)
+        chosen = (
+            _restricted(scaled, [pick.sampling for pick in picks], at)
+            if restricted
+            else _invert(scaled.softmax(-1), at)
+        )
         for row, token in zip(rows, chosen.tolist(), strict=True):
             tokens[row] = token
     return tokens

@@ -12,7 +12,9 @@ _CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory
 
 def host_memory(meminfo: Path = Path("/proc/meminfo"), limits: tuple[Path, ...] = _CGROUP_LIMITS) -> int:
     """Bytes of the machine, or of the container when that is less."""
-    total = next(int(line.split()[1]) * 1024 for line in meminfo.read_text().splitlines() if line.startswith("MemTotal:"))
+    total = next(
+        int(line.split()[1]) * 1024 for line in meminfo.read_text().splitlines() if line.startswith("MemTotal:")
+    )
     for path in limits:
         text = path.read_text().strip() if path.exists() else "max"
         if text != "max":
@@ -32,5 +34,7 @@ def cache_bytes(device: torch.device, asked: int | None, fraction: float | None)
 def block_count(budget: int, bytes_per_block: int) -> int:
     """Raises `SettingsError` when not even two blocks fit."""
     if budget < 2 * bytes_per_block:
-        raise SettingsError(f"the KV cache has {budget} bytes but two blocks need {2 * bytes_per_block}; raise --kv-cache-bytes")
+        raise SettingsError(
+            f"the KV cache has {budget} bytes but two blocks need {2 * bytes_per_block}; raise --kv-cache-bytes"
+        )
     return budget // bytes_per_block

@@ -12,7 +12,9 @@ class Rope:
 
     __slots__ = ("_cos", "_sin")
 
-    def __init__(self, scaling: RopeScaling, head_dim: int, length: int, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self, scaling: RopeScaling, head_dim: int, length: int, device: torch.device, dtype: torch.dtype
+    ) -> None:
         frequencies = torch.tensor(scaling.inverse_frequencies(head_dim), dtype=torch.float32)
         angles = torch.outer(torch.arange(length, dtype=torch.float32), frequencies)
         self._cos = angles.cos().to(device=device, dtype=dtype)

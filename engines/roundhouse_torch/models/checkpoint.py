@@ -39,7 +39,7 @@ class Checkpoint:
         self._shard_of: dict[str, Any] = {}
         for name in shard_names(folder):
             try:
-                shard = safe_open(folder / name, framework="pt")
+                shard: Any = safe_open(folder / name, framework="pt")
             except (SafetensorError, OSError) as error:
                 raise BrokenModel(f"{folder / name} is damaged or incomplete: {error}") from error
             self._shard_of.update(dict.fromkeys(shard.keys(), shard))
@@ -56,5 +56,7 @@ class Checkpoint:
             raise BrokenModel(f"tensor {name} has shape {tuple(tensor.shape)}, config.json says {shape}")
         if tensor.dtype not in SUPPORTED_DTYPES:
             supported = ", ".join(str(dtype).removeprefix("torch.") for dtype in SUPPORTED_DTYPES)
-            raise UnsupportedModel(f"tensor {name} is {str(tensor.dtype).removeprefix('torch.')}; supported: {supported}")
+            raise UnsupportedModel(
+                f"tensor {name} is {str(tensor.dtype).removeprefix('torch.')}; supported: {supported}"
+            )
         return tensor

@@ -89,8 +89,12 @@ class ModelConfig:
         if not folder.is_dir():
             raise BrokenModel(f"model folder {folder} does not exist")
         if not (folder / "config.json").exists() and any(folder.glob("*.gguf")):
-            raise BrokenModel(f"{folder} holds a GGUF file but no config.json; it must be converted to safetensors first")
-        return parse_config(read_json(folder / "config.json"), read_json(folder / "generation_config.json", optional=True))
+            raise BrokenModel(
+                f"{folder} holds a GGUF file but no config.json; it must be converted to safetensors first"
+            )
+        return parse_config(
+            read_json(folder / "config.json"), read_json(folder / "generation_config.json", optional=True)
+        )
 
 
 def read_json(path: Path, *, optional: bool = False) -> dict[str, Any]:
@@ -160,7 +164,9 @@ def parse_rope(config: Mapping[str, Any]) -> RopeScaling:
         factor=float(scaling.get("factor") or 1.0),
         low_freq_factor=float(scaling.get("low_freq_factor") or 1.0),
         high_freq_factor=float(scaling.get("high_freq_factor") or 4.0),
-        original_max_position=int(scaling.get("original_max_position_embeddings") or config.get("max_position_embeddings") or 8192),
+        original_max_position=int(
+            scaling.get("original_max_position_embeddings") or config.get("max_position_embeddings") or 8192
+        ),
     )
 
 

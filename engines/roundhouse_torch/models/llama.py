@@ -29,7 +29,9 @@ class LlamaLayer:
 class Llama:
     """See `Decoder`."""
 
-    def __init__(self, embeddings: torch.Tensor, layers: list[LlamaLayer], norm: RMSNorm, head: torch.Tensor, rope: Rope) -> None:
+    def __init__(
+        self, embeddings: torch.Tensor, layers: list[LlamaLayer], norm: RMSNorm, head: torch.Tensor, rope: Rope
+    ) -> None:
         self._embeddings = embeddings
         self._layers = layers
         self._norm = norm
@@ -50,7 +52,11 @@ class Llama:
 def build(config: ModelConfig, weights: Weights, max_length: int) -> Llama:
     """See `DecoderFactory`."""
     embeddings = weights.matrix("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
-    head = embeddings if config.tied_embeddings else weights.matrix("lm_head.weight", config.vocab_size, config.hidden_size)
+    head = (
+        embeddings
+        if config.tied_embeddings
+        else weights.matrix("lm_head.weight", config.vocab_size, config.hidden_size)
+    )
     return Llama(
         embeddings,
         [_layer(config, weights, index) for index in range(config.num_layers)],
@@ -67,7 +73,10 @@ def _layer(config: ModelConfig, weights: Weights, index: int) -> LlamaLayer:
     attention = SelfAttention(
         index,
         weights.linear(
-            f"{prefix}.self_attn", (("q_proj", query), ("k_proj", key), ("v_proj", key)), hidden, bias=config.attention_bias
+            f"{prefix}.self_attn",
+            (("q_proj", query), ("k_proj", key), ("v_proj", key)),
+            hidden,
+            bias=config.attention_bias,
         ),
         weights.linear(f"{prefix}.self_attn", (("o_proj", hidden),), query, bias=config.attention_bias),
         heads=config.num_heads,

@@ -14,7 +14,9 @@ ARCHITECTURES = {"LlamaForCausalLM": "llama"}
 def require_supported(architecture: str) -> None:
     """Raises `UnsupportedModel`, naming what is supported."""
     if architecture not in ARCHITECTURES:
-        raise UnsupportedModel(f"architecture {architecture!r} is not supported; supported: {', '.join(sorted(ARCHITECTURES))}")
+        raise UnsupportedModel(
+            f"architecture {architecture!r} is not supported; supported: {', '.join(sorted(ARCHITECTURES))}"
+        )
 
 
 def load_factory(architecture: str) -> "DecoderFactory":

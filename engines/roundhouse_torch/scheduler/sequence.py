@@ -17,14 +17,29 @@ class Finish(StrEnum):
 class Sequence:
     """Tokens of prompt and answer, and where their KV is.
 
-    ``computed`` tokens have KV in ``blocks``; the rest is *pending*: one token while an answer grows, more during prefill and after a
-    preemption. ``named`` counts the leading blocks that carry a name of ``names``. ``cached`` is how many prompt tokens
-    were found in the cache when it was first started, None before.
+    ``computed`` tokens have KV in ``blocks``; the rest is *pending*: one token while an answer grows, more during
+    prefill and after a preemption. ``named`` counts the leading blocks that carry a name of ``names``. ``cached``
+    is how many prompt tokens were found in the cache when it was first started, None before.
     """
 
-    __slots__ = ("blocks", "cached", "computed", "id", "max_length", "named", "names", "prompt_length", "root", "salt", "sampling", "tokens")
+    __slots__ = (
+        "blocks",
+        "cached",
+        "computed",
+        "id",
+        "max_length",
+        "named",
+        "names",
+        "prompt_length",
+        "root",
+        "salt",
+        "sampling",
+        "tokens",
+    )
 
-    def __init__(self, id: int, tokens: list[int], sampling: Sampling, *, max_length: int, root: bytes, salt: str = "") -> None:
+    def __init__(
+        self, id: int, tokens: list[int], sampling: Sampling, *, max_length: int, root: bytes, salt: str = ""
+    ) -> None:
         self.id = id
         self.tokens = tokens
         self.prompt_length = len(tokens)
@@ -54,7 +69,9 @@ class Sequence:
             self.names += chain.extend(parent, self.tokens[have * block_size : count * block_size], block_size)
 
     def finish(self) -> tuple[Finish, int | None] | None:
-        """After a new token: why this was the last one, and the stop token that said so (None for the model's own end)."""
+        """After a new token: why this was the last one, and the stop token that said so (None for the model's own
+        end).
+        """
         token = self.tokens[-1]
         if self.generated >= self.sampling.min_tokens:
             if token in self.sampling.eos_ids:

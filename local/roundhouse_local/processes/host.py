@@ -107,6 +107,11 @@ class ProcessHost:
         if self._listening is not None:
             await self._listening
 
+    async def lost(self) -> None:
+        """Returns when the warden is gone, and with it everything that it started."""
+        assert self._listening is not None
+        await asyncio.shield(self._listening)
+
     async def spawn(self, argv: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path) -> Process:
         """Start ``argv``, found on the PATH of ``env``; its output is appended to ``log``. Raises `SpawnError`."""
         if self._listening is None or self._listening.done():
