@@ -14,7 +14,7 @@ for _ in $(seq 200); do
 done
 for _ in $(seq 50); do
   find /sys/fs/cgroup/*/"$cgroup" -depth -type d -exec rmdir {} + 2>/dev/null
-  compgen -G "/sys/fs/cgroup/*/$cgroup" >/dev/null || { rm -f "$data/pid" "$data/ready"; exit 0; }
+  compgen -G "/sys/fs/cgroup/*/$cgroup" >/dev/null || { rm -f "$data/pid" "$data/ready" "$data/forward.pid"; exit 0; }
   sleep 0.1
 done
 die "cgroups $cgroup are still there"

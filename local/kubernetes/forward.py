@@ -1,6 +1,6 @@
 """Forwards ports of this machine's loopback to addresses that only a cluster's network reaches.
 
-usage: forward.py PID LISTEN=HOST:PORT...
+usage: forward.py PID LISTEN=HOST:PORT...; says "ready" once it listens
 
 The listening sockets are made first; then the process moves into the network namespace of PID. A socket stays in the
 namespace that it was made in, so connections are accepted out here and opened in there.
@@ -54,8 +54,14 @@ async def main(pid: int, rules: list[str]) -> None:
     for rule in rules:
         listen, _, target = rule.partition("=")
         host, _, port = target.rpartition(":")
-        forwards.append((socket.create_server(("127.0.0.1", int(listen))), host, int(port)))
+        try:
+            listener = socket.create_server(("127.0.0.1", int(listen)))
+        except OSError as error:
+            sys.exit(f"port {listen} of 127.0.0.1: {error.strerror}; choose another by PORT or API_PORT")
+        forwards.append((listener, host, int(port)))
     enter_network_of(pid)
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
     await asyncio.gather(*(forward(*f) for f in forwards))
 
 

@@ -28,13 +28,18 @@ enter kubectl get infsvc,erep,pods
 
 # The forwards are of the cluster's cgroup, so down.sh ends them too.
 gateway=$(enter kubectl --namespace roundhouse get service roundhouse-gateway --output 'jsonpath={.spec.clusterIP}')
-pkill -F "$data/forward.pid" 2>/dev/null || true
+[ ! -e "$data/forward.pid" ] || kill "$(cat "$data/forward.pid")" 2>/dev/null || true
+rm -f "$data/forward.log"
 (
   for c in /sys/fs/cgroup/*/; do echo "$BASHPID" >"$c$(cat "$data/cgroup")/node/cgroup.procs"; done
   exec setsid "${PYTHON:-python3}" "$here/forward.py" "$(cat "$data/pid")" "$port=$gateway:8080" "$api_port=10.200.0.1:6443" \
     </dev/null >"$data/forward.log" 2>&1
 ) &
 echo $! >"$data/forward.pid"
+until grep -q ready "$data/forward.log" 2>/dev/null; do
+  kill -0 "$(cat "$data/forward.pid")" 2>/dev/null || { cat "$data/forward.log" >&2; exit 1; }
+  sleep 0.1
+done
 sed "s|https://10.200.0.1:6443|https://127.0.0.1:$api_port|" "$data/kubeconfig" >"$data/host.kubeconfig"
 
 model=$(enter kubectl get --filename "$example" --output 'jsonpath={.metadata.name}{.items[0].metadata.name}')

@@ -97,7 +97,7 @@ class Kube:
 
     def node_address(self) -> str:
         addresses = self.get("nodes", labels="")[0]["status"]["addresses"]
-        return next(a["address"] for a in addresses if a["type"] == "InternalIP")
+        return str(next(a["address"] for a in addresses if a["type"] == "InternalIP"))
 
     @contextmanager
     def namespace(self, name: str) -> Iterator[str]:
