@@ -28,7 +28,7 @@ class BooksFeed:
     def __init__(self, link: RedisLink, clock: Callable[[], float]) -> None:
         self._link = link
         self._clock = clock
-        self._client = link.open_client(link.config.timeout_s)
+        self._client = link.open_client()
         self._books: dict[ServiceKeys, Books] = {}
         self._dirty: set[ServiceKeys] = set()
         self._wake = asyncio.Event()

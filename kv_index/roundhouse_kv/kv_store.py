@@ -70,7 +70,7 @@ class KvLogReader:
     def __init__(self, link: RedisLink, *, block_s: float) -> None:
         self._link = link
         self._block_s = block_s
-        self._client = link.open_client(block_s + link.config.timeout_s)
+        self._client = link.open_client()
         self.positions: dict[ServiceKeys, StreamId] = {}
 
     async def close(self) -> None:
