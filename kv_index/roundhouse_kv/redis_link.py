@@ -18,6 +18,7 @@ from typing import Any, Self
 import redis.asyncio as aioredis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as ConnectionLost
 from redis.exceptions import RedisError
 
 from roundhouse_kv.errors import RedisUnavailable
@@ -67,7 +68,8 @@ class RedisLink:
         """A client of its own, for calls that block on the server or must keep their order; the caller closes it.
 
         Its only time-out is `ask`: with one of redis-py's, each write goes through ``asyncio.wait_for``, which on
-        Python 3.11 forgets a cancellation that comes when the write is just done.
+        Python 3.11 forgets a cancellation that comes when the write is just done. A call on a connection that the
+        server has closed is sent once more on a new one; all our calls may be executed twice.
         """
         return aioredis.Redis.from_url(
             self.config.url,
@@ -75,7 +77,7 @@ class RedisLink:
             password=self.config.password,
             socket_timeout=None,
             socket_connect_timeout=self.config.timeout_s,
-            retry=Retry(NoBackoff(), 0),
+            retry=Retry(NoBackoff(), 1, supported_errors=(ConnectionLost,)),
             protocol=2,
         )
 

@@ -149,7 +149,8 @@ class Agent:
             self.held = set()
         gained = sorted(set(add) - self.held)
         lost = sorted(set(remove) & self.held)
-        self.held = (self.held | set(gained)) - set(lost)
+        self.held.update(gained)
+        self.held.difference_update(lost)
         self.seq += 1
         sections = tuple(
             Section(op, as_keys(keys)) for op, keys in ((Op.ADD, gained), (Op.REMOVE, lost)) if keys
