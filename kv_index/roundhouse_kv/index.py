@@ -4,13 +4,13 @@ Pure: the feed brings batches, snapshots and leases, and asks which pods' snapsh
 pod is the set of keys after batch ``seq`` of agent ``source`` in engine ``epoch``:
 
 * A fact of an older epoch is ignored; a newer epoch, wherever it is seen first, drops the keys.
-* A new source's keys replace the old one's when its snapshot arrives, or when it starts with a batch that clears; before
-  that its batches are left alone. Batches of a source that was replaced are ignored, unless a lease says that it speaks
-  again: of who speaks now, the lease is the judge.
-* A batch is applied only right after its predecessor. After a gap the pod stands still until a snapshot, and a replay of
-  the log from there, have filled it. A batch that clears needs no predecessor.
-* The lease tells what should have arrived: a ``kv_seq`` not reached within two seconds, or another number or XOR of keys
-  at the same ``kv_seq``, make the pod suspect too.
+* A new source's keys replace the old one's when its snapshot arrives, or when it starts with a batch that clears;
+  before that its batches are left alone. Batches of a source that was replaced are ignored, unless a lease says that it
+  speaks again: of who speaks now, the lease is the judge.
+* A batch is applied only right after its predecessor. After a gap the pod stands still until a snapshot, and a replay
+  of the log from there, have filled it. A batch that clears needs no predecessor.
+* The lease tells what should have arrived: a ``kv_seq`` not reached within two seconds, or another number or XOR of
+  keys at the same ``kv_seq``, make the pod suspect too.
 """
 
 from collections import deque
