@@ -32,6 +32,7 @@ RELOAD_PAUSE_MAX_S: Final = 8.0
 LOAD_SLICE_KEYS: Final = 4096
 _SUMS_KEPT: Final = 64
 _SOURCES_KEPT: Final = 8
+_MASKS_KEPT: Final = 1024
 
 
 @dataclass(slots=True)
@@ -97,6 +98,7 @@ class ServiceIndex:
         self.mirror = Mirror(expected_keys)
         self._pods: dict[UUID, _Pod] = {}
         self._uids: dict[int, UUID] = {}
+        self._named: dict[int, frozenset[UUID]] = {}
         self._changes: list[Change] = []
         self._now = 0.0
 
@@ -200,10 +202,8 @@ class ServiceIndex:
         """How many leading keys each pod holds, from events only; pods that hold none are absent."""
         depths: dict[UUID, int] = {}
         for depth, mask in self.mirror.lookup(keys):
-            while mask:
-                bit = mask & -mask
-                depths[self._uids[bit.bit_length() - 1]] = depth
-                mask ^= bit
+            named = self._named.get(mask) or self._name(mask)
+            depths.update(dict.fromkeys(named, depth))
         return depths
 
     def trusted(self, pod_uid: UUID) -> bool:
@@ -259,12 +259,22 @@ class ServiceIndex:
             pod.emptied(self.mirror.take())
             self._show(uid, pod.slot)
 
+    def _name(self, mask: int) -> frozenset[UUID]:
+        """The pods of a mask, remembered: prompts share beginnings, so the same masks come again and again."""
+        named = frozenset(uid for slot, uid in self._uids.items() if mask >> slot & 1)
+        if len(self._named) >= _MASKS_KEPT:
+            self._named.clear()
+        self._named[mask] = named
+        return named
+
     def _hide(self, pod: _Pod) -> None:
+        self._named.clear()
         self._flush()
         self.mirror.drop(pod.slot)
         del self._uids[pod.slot]
 
     def _show(self, uid: UUID, slot: int) -> None:
+        self._named.clear()
         self._uids[slot] = uid
         self.mirror.show(slot)
 
