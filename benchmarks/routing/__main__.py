@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import version
 from statistics import fmean
@@ -57,7 +57,7 @@ class Row:
     name: str
     trace: str
     systems: Mapping[str, Callable[[], Policy]]
-    settings: Settings = Settings()
+    settings: Settings = field(default_factory=Settings)
     spread_s: float = 3.0
 
     @property
