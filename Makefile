@@ -58,5 +58,8 @@ bench-gateway: install ## CPU per request and per event, our gateway and nginx s
 bench-routing: install ## Mean TTFT of routing policies, ours and others', simulated on public traces (RH_TRACES)
 	@$(BIN)/python -m benchmarks.routing
 
+kernels-report: install ## Compile the Triton kernels for sm_80/90/100 and write docs/kernels.json
+	$(BIN)/python -m roundhouse_torch.kernels.report docs/kernels.json
+
 clean: ## Remove what was built here
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage*
