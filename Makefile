@@ -55,5 +55,8 @@ crds: install ## Generate crds/ from the pydantic models
 bench-gateway: install ## CPU per request and per event, our gateway and nginx side by side (QUICK=1: half a minute)
 	@$(BIN)/python -m benchmarks.gateway
 
+kernels-report: install ## Compile the Triton kernels for sm_80/90/100 and write docs/kernels.json
+	$(BIN)/python -m roundhouse_torch.kernels.report docs/kernels.json
+
 clean: ## Remove what was built here
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage*
