@@ -11,7 +11,7 @@ Seconds are kept as whole microseconds, so that sums come back to exactly zero.
 
 from bisect import insort
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from roundhouse_kv.books_wire import U32_MAX
@@ -20,8 +20,7 @@ DRAINED_AT_MOST: Final = 0.95
 OVERDUE_AFTER: Final = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class BookedLoad:
+class BookedLoad(NamedTuple):
     """``prefill_s``: seconds of prefill booked and not answered. ``requests``: all open ones; ``unanswered`` of them
     owe
     prefill. ``context_tokens``: what all open ones hold in KV."""
