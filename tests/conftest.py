@@ -6,7 +6,7 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-from hypothesis import settings  # noqa: E402
+from hypothesis import settings
 
 # A busy machine is no failure: examples have no deadline of their own, tests have their timeout.
 settings.register_profile("roundhouse", deadline=None)
