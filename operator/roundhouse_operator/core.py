@@ -28,6 +28,7 @@ from roundhouse_operator.queue import WorkQueue
 from roundhouse_operator.reconcile import Context, Reconciler
 from roundhouse_operator.settings import Settings
 from roundhouse_operator.sources import Selection, WatchSource, labelled_key, own_key
+from roundhouse_operator.tasks import run_together
 
 log = logging.getLogger(__name__)
 
@@ -67,17 +68,19 @@ class OperatorCore:
         self.sources = self._make_sources()
 
     async def run(self) -> None:
-        async with HttpAgents(self._settings.agent_timeout_s) as http_agents, asyncio.TaskGroup() as group:
+        async with HttpAgents(self._settings.agent_timeout_s) as http_agents:
             reconciler = Reconciler(self._context(self._agents or http_agents))
             await self._first_look(reconciler)
-            for source in self.sources:
-                group.create_task(source.run())
-            for _ in range(self._settings.workers):
-                group.create_task(self._work(reconciler))
-            group.create_task(self._resync(reconciler))
-            group.create_task(self.feed.run())
-            group.create_task(self._watch_redis(reconciler))
-            group.create_task(self.publisher.run())
+            await run_together(
+                [
+                    *(source.run() for source in self.sources),
+                    *(self._work(reconciler) for _ in range(self._settings.workers)),
+                    self._resync(reconciler),
+                    self.feed.run(),
+                    self._watch_redis(reconciler),
+                    self.publisher.run(),
+                ]
+            )
 
     def redis_healthy(self) -> bool:
         """Short gaps do not count: nobody is helped by conditions that flicker."""

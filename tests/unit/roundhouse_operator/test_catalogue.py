@@ -10,7 +10,7 @@ from roundhouse_kv.errors import RedisUnavailable, StaleTerm, WireError
 from roundhouse_kv.records import ServiceEntry
 from roundhouse_operator.catalogue import CataloguePublisher
 
-from tests.unit.roundhouse_operator.world import FakeStore
+from tests.unit.roundhouse_operator.world import FakeStore, until
 
 
 def entry(name: str, uid: str = "u") -> ServiceEntry:
@@ -55,11 +55,6 @@ class Setup:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    async def until(self, check: Callable[[], object]) -> None:
-        async with asyncio.timeout(5):
-            while not check():
-                await asyncio.sleep(0.001)
-
 
 async def settle() -> None:
     for _ in range(20):
@@ -76,7 +71,7 @@ async def test_nothing_is_published_before_every_service_was_seen() -> None:
         assert setup.store.services == {}
         setup.publisher.put("ns/b", entry("b"))
         setup.publisher.seen("ns/b")
-        await setup.until(lambda: set(setup.store.services) == {"ns/a", "ns/b"})
+        await until(lambda: set(setup.store.services) == {"ns/a", "ns/b"})
     assert setup.publisher.stamp == (1, 1)
     assert setup.stamps == [(1, 1)]
 
@@ -85,7 +80,7 @@ async def test_an_installation_without_services_has_an_empty_catalogue() -> None
     setup = Setup()
     async with setup.running():
         setup.publisher.expect(set())
-        await setup.until(lambda: setup.stamps)
+        await until(lambda: setup.stamps)
 
 
 async def test_changes_are_published_at_once_and_equal_entries_not_at_all() -> None:
@@ -93,14 +88,14 @@ async def test_changes_are_published_at_once_and_equal_entries_not_at_all() -> N
     async with setup.running():
         setup.publisher.expect(set())
         setup.publisher.put("ns/a", entry("a"))
-        await setup.until(lambda: "ns/a" in setup.store.services)
+        await until(lambda: "ns/a" in setup.store.services)
         count = len(setup.stamps)
         setup.publisher.put("ns/a", entry("a"))
         setup.publisher.remove("ns/other")
         await settle()
         assert len(setup.stamps) == count
         setup.publisher.remove("ns/a")
-        await setup.until(lambda: setup.store.services == {})
+        await until(lambda: setup.store.services == {})
 
 
 async def test_a_stored_entry_is_kept_until_its_service_is_seen_and_its_key_reported() -> None:
@@ -109,12 +104,12 @@ async def test_a_stored_entry_is_kept_until_its_service_is_seen_and_its_key_repo
     setup.publisher.put("ns/a", entry("a", "now"))
     async with setup.running():
         setup.publisher.expect(set())
-        await setup.until(lambda: setup.stamps)
+        await until(lambda: setup.stamps)
         assert setup.found == ["ns/old"]
         assert setup.store.services["ns/a"].uid == "now"
         assert "ns/old" in setup.store.services
         setup.publisher.remove("ns/old")
-        await setup.until(lambda: "ns/old" not in setup.store.services)
+        await until(lambda: "ns/old" not in setup.store.services)
 
 
 async def test_an_unreadable_stored_catalogue_is_replaced() -> None:
@@ -123,7 +118,7 @@ async def test_an_unreadable_stored_catalogue_is_replaced() -> None:
     async with setup.running():
         setup.publisher.put("ns/a", entry("a"))
         setup.publisher.expect(set())
-        await setup.until(lambda: "ns/a" in setup.store.services)
+        await until(lambda: "ns/a" in setup.store.services)
 
 
 async def test_it_is_published_again_when_asked() -> None:
@@ -131,10 +126,10 @@ async def test_it_is_published_again_when_asked() -> None:
     async with setup.running():
         setup.publisher.put("ns/a", entry("a"))
         setup.publisher.expect(set())
-        await setup.until(lambda: setup.store.services)
+        await until(lambda: setup.store.services)
         setup.store.services = {}
         setup.publisher.republish()
-        await setup.until(lambda: setup.store.services)
+        await until(lambda: setup.store.services)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +141,7 @@ async def test_a_failed_publication_is_tried_again(error: Exception, term: int) 
     async with setup.running():
         setup.publisher.put("ns/a", entry("a"))
         setup.publisher.expect(set())
-        await setup.until(lambda: setup.store.services)
+        await until(lambda: setup.store.services)
     assert setup.publisher.stamp is not None
     assert setup.publisher.stamp[0] == term
 

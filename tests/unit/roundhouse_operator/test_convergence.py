@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order: no more hardware than allowed, no more taken away than allowed, and a good end."""
+"""Whatever happens in whatever order: no more hardware than allowed, no more taken away than allowed, a good end."""
 
 import asyncio
 import os

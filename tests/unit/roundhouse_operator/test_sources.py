@@ -11,7 +11,7 @@ from roundhouse_operator.names import OURS, SERVICE_LABEL
 from roundhouse_operator.queue import Backoff
 from roundhouse_operator.sources import Selection, WatchSource, labelled_key, own_key
 
-from tests.unit.roundhouse_operator.world import service
+from tests.unit.roundhouse_operator.world import service, until
 
 QUICK = Backoff(first_s=0.001, longest_s=0.01)
 
@@ -56,9 +56,7 @@ class Listener:
             await asyncio.gather(task, return_exceptions=True)
 
     async def hears(self, key: str) -> None:
-        async with asyncio.timeout(5):
-            while key not in self.keys:
-                await asyncio.sleep(0.001)
+        await until(lambda: key in self.keys)
         self.keys.clear()
 
 
@@ -133,7 +131,5 @@ async def test_bookmarks_show_that_the_watch_is_alive() -> None:
     async with listener.running():
         await asyncio.sleep(0)
         before = listener.source.heard
-        async with asyncio.timeout(5):
-            while listener.source.heard <= before:
-                await asyncio.sleep(0.001)
+        await until(lambda: listener.source.heard > before)
         assert listener.keys == []
