@@ -6,6 +6,7 @@ locks are needed. ``async with MemoryCluster(…)`` also runs the garbage collec
 """
 
 import asyncio
+import base64
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
@@ -15,6 +16,7 @@ from typing import Any, Protocol, Self
 from roundhouse_operator.cluster import (
     FIELD_MANAGER,
     POD,
+    SECRET,
     AlreadyExists,
     ClusterError,
     Conflict,
@@ -217,6 +219,8 @@ class MemoryCluster:
         check_metadata(kind, metadata, kind not in _CLUSTER_SCOPED)
         if kind.kind not in _WITHOUT_STATUS and kind != NODE:
             new.pop("status", None)
+        if kind == SECRET:
+            _encode_string_data(new)
         return new
 
     def _refuse_existing(self, kind: Kind, obj: Obj) -> None:
@@ -252,6 +256,14 @@ class MemoryCluster:
         if version > self._store.version:
             raise ClusterError(f"Too large resource version: {version}, current: {self._store.version}", 504)
         return version
+
+
+def _encode_string_data(secret: Obj) -> None:
+    """``stringData`` is for writing only: it ends up in ``data``."""
+    plain = secret.pop("stringData", None) or {}
+    if plain:
+        coded = {key: base64.b64encode(str(value).encode()).decode() for key, value in plain.items()}
+        secret["data"] = {**(secret.get("data") or {}), **coded}
 
 
 def _check_preconditions(kind: Kind, metadata: Any, live: Stored | None) -> None:

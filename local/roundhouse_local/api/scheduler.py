@@ -1,13 +1,13 @@
-"""Binds pods to nodes by what they request: GPUs, CPU, memory, node selector. The decision is a pure function.
+"""Binds pods to nodes by what they request: GPUs, CPU, memory, node labels. The decision is a pure function.
 
 A pod that fits nowhere says so in its PodScheduled condition in the scheduler's words, and is tried again after every
-change of a pod or node. Taints and affinities are not looked at.
+change of a pod or node. Taints, affinities between pods and preferences are not looked at.
 """
 
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -68,14 +68,39 @@ def _counted(pod: Obj) -> Amounts:
 
 
 def _complaints(pod: Obj, node: Obj, need: Amounts, free: Amounts) -> list[str]:
-    labels = node["metadata"].get("labels") or {}
-    selector = pod["spec"].get("nodeSelector") or {}
-    if any(labels.get(key) != value for key, value in selector.items()):
+    if not _selected(pod["spec"], node["metadata"].get("labels") or {}):
         return ["node(s) didn't match Pod's node affinity/selector"]
     if node.get("spec", {}).get("unschedulable"):
         return ["node(s) were unschedulable"]
     lacking = sorted(name for name, amount in need.items() if amount > free.get(name, Fraction(0)))
     return ["Too many pods" if name == "pods" else f"Insufficient {name}" for name in lacking]
+
+
+def _selected(spec: Obj, labels: Mapping[str, str]) -> bool:
+    """By node selector and required node affinity; of the affinity's terms one is enough."""
+    if any(labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()):
+        return False
+    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
+    if not required:
+        return True
+    terms = required["nodeSelectorTerms"]
+    return any(all(_holds(rule, labels) for rule in term.get("matchExpressions") or ()) for term in terms)
+
+
+def _holds(rule: Obj, labels: Mapping[str, str]) -> bool:
+    value, values = labels.get(rule["key"]), rule.get("values") or []
+    match rule["operator"]:
+        case "In":
+            return value in values
+        case "NotIn":
+            return value not in values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case _:
+            return False
 
 
 def _occupies(pod: Obj) -> bool:

@@ -5,6 +5,7 @@ as CEL are given as Python checks of the same rules and run when the schema has 
 there. Kinds without a CRD are accepted as they are.
 """
 
+import difflib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -109,7 +110,7 @@ def _texts(path: str, instance: Any, validator: str, limit: Any, schema: Any) ->
         case "additionalProperties":
             known = schema.get("properties", {})
             where = f"{path}." if path else ""
-            return [f'unknown field "{where}{name}"' for name in instance if name not in known]
+            return [f'unknown field "{where}{name}"{_near(name, known)}' for name in instance if name not in known]
         case "required":
             where = f"{path}." if path else ""
             missing = [name for name in limit if name not in instance]
@@ -136,6 +137,11 @@ def _texts(path: str, instance: Any, validator: str, limit: Any, schema: Any) ->
             return [f"{path}: Duplicate value: {value}"]
         case _:
             return [f"{path}: Invalid value: {value}: does not follow {validator} of its schema"]
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _as_list(value: Any) -> list[str]:

@@ -81,6 +81,28 @@ async def test_node_selector_is_obeyed(cluster: MemoryCluster, add_node: AddNode
     assert await node_of(cluster, "a") == "n2"
 
 
+@pytest.mark.parametrize(
+    ("rule", "fits"),
+    [
+        ({"key": "gpu", "operator": "In", "values": ["h100", "h200"]}, True),
+        ({"key": "gpu", "operator": "In", "values": ["a100"]}, False),
+        ({"key": "gpu", "operator": "NotIn", "values": ["a100"]}, True),
+        ({"key": "gpu", "operator": "Exists"}, True),
+        ({"key": "gpu", "operator": "DoesNotExist"}, False),
+        ({"key": "gpu", "operator": "Gt", "values": ["1"]}, False),
+    ],
+)
+async def test_required_node_affinity_is_obeyed(
+    cluster: MemoryCluster, add_node: AddNode, rule: Obj, fits: bool
+) -> None:
+    await add_node("n", 1, labels={"gpu": "h100"})
+    required = {"nodeSelectorTerms": [{"matchExpressions": [rule]}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+    await cluster.create(POD, pod("a", spec={"affinity": affinity}))
+    await cluster.settle()
+    assert (await node_of(cluster, "a") == "n") is fits
+
+
 async def test_cluster_without_nodes_says_so(cluster: MemoryCluster) -> None:
     await cluster.create(POD, pod("a"))
     await cluster.settle()
