@@ -162,7 +162,11 @@ async def _object(request: web.Request) -> dict[str, Any]:
     try:
         value = json.loads(await request.read())
     except (ValueError, RecursionError) as error:
-        raise web.HTTPBadRequest(text=json.dumps({"v": 1, "error": f"not JSON: {error}"})) from error
+        raise _bad_request(f"not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise web.HTTPBadRequest(text=json.dumps({"v": 1, "error": "a JSON object was expected"}))
+        raise _bad_request("a JSON object was expected")
     return value
+
+
+def _bad_request(reason: str) -> web.HTTPBadRequest:
+    return web.HTTPBadRequest(text=json.dumps({"v": 1, "error": reason}), content_type="application/json")
