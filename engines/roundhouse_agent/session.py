@@ -12,6 +12,7 @@ import os
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum, auto
 from pathlib import Path
 from typing import Any, Final
 
@@ -51,6 +52,14 @@ class Prepared:
     renderer: Renderer | None
 
 
+class Comparison(Enum):
+    """Outcome of a check of one prompt."""
+
+    EQUAL = auto()
+    STALE = auto()  # our rendering is right now, the gateway's was another: a date that changed, an older profile
+    UNEQUAL = auto()  # our rendering is wrong
+
+
 class EngineSession:
     """``model_folder`` None: the engine brings its own model."""
 
@@ -78,20 +87,24 @@ class EngineSession:
         log.info("engine_prepared exact=%s profile=%s reason=%s", profile.exact, profile.digest, profile.reason)
         return self.prepared
 
-    async def compare(self, rendered: str, body: dict[str, Any]) -> str:
-        """Why the engine's tokens of ``body`` spell something else than ``rendered``, "" when they do not.
+    async def compare(self, rendered: str, body: dict[str, Any]) -> Comparison:
+        """What a gateway has rendered for ``body`` against what the engine makes of it.
 
-        Raises `ProbeError` when the engine refuses the request or has no ``/tokenize``.
+        Raises `ProbeError` when the engine refuses the request or has no ``/tokenize``, `RenderError` when prompts of
+        this model cannot be rendered.
         """
-        if self.prepared is None or self.prepared.renderer is None or self.prepared.model.table is None:
-            return "prompts of this model cannot be rendered"
-        chat = "messages" in body
+        prepared = self.prepared
+        if prepared is None or prepared.renderer is None or prepared.model.table is None:
+            raise RenderError("prompts of this model cannot be rendered")
         ids = await self._probe.tokenize_chat({name: body[name] for name in _TOKENIZED if name in body})
         if ids is None:
             raise ProbeError("the engine has no /tokenize")
+        spelled, chat = prepared.model.table.bytes(ids), "messages" in body
         bos = not chat and bool(body.get("add_special_tokens", True))
-        ours = self.prepared.renderer.encode(Rendered(rendered, add_special_tokens=bos))
-        return "" if self.prepared.model.table.bytes(ids) == ours else "the engine's tokens spell another prompt"
+        if prepared.renderer.encode(Rendered(rendered, add_special_tokens=bos)) == spelled:
+            return Comparison.EQUAL
+        own = prepared.renderer.render(body, "/v1/chat/completions" if chat else "/v1/completions")
+        return Comparison.STALE if prepared.renderer.encode(own) == spelled else Comparison.UNEQUAL
 
     def distrust(self, reason: str) -> Profile | None:
         """The profile turned out to be inexact: no more keys, for this pod's life. None when that is known already."""
