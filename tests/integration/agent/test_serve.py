@@ -247,9 +247,8 @@ async def test_a_live_check_compares_with_the_engines_tokens(live: Live, redis_u
         assert (await replica.post("/check", {"rendered": "x", "body": {"prompt": "x"}}))[1]["exact"] is True
         status, answer = await replica.post("/check", {"rendered": right + "?", "body": body})
         assert (status, answer["exact"]) == (200, False)
-        assert (await replica.get("/status"))[1][
-            "profile"
-        ] == lease.profile  # ours is right: only that gateway's was not
+        # The agent's own rendering is right: only that gateway's was not.
+        assert (await replica.get("/status"))[1]["profile"] == lease.profile
         assert (await replica.post("/check", {"rendered": "x", "body": {"messages": "no"}}))[0] == 502
 
 
