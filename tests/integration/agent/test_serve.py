@@ -24,9 +24,7 @@ async def lease_of(live: Live, replica: ReplicaProcesses, state: str = "ready", 
 
 
 async def profile_of(live: Live, lease: Lease) -> Profile:
-    profile = await live.profile(lease.profile)
-    assert profile is not None
-    return profile
+    return await eventually("profile", lambda: live.profile(lease.profile))
 
 
 async def held_keys(live: Live, replica: ReplicaProcesses, source: int) -> set[int]:
