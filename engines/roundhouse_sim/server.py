@@ -127,7 +127,12 @@ class Connection(asyncio.Protocol):
             return
         try:
             self._parser.feed_data(data)
-        except (httptools.HttpParserUpgrade, httptools.HttpParserError):
+        except httptools.HttpParserUpgrade as upgrade:  # ignored: the request was answered as plain HTTP/1.1
+            self._parser = httptools.HttpRequestParser(self)
+            if rest := data[upgrade.args[0] :]:
+                self.data_received(rest)
+            return
+        except httptools.HttpParserError:
             self._refuse(400)
         if self._in_headers:
             self._header_bytes += len(data)

@@ -30,7 +30,7 @@ _NOTHING: Final = BookedLoad()
 
 @dataclass(frozen=True, slots=True)
 class BookSample:
-    """What one first event taught: predicted prefill seconds against the busy time it took."""
+    """What one request taught: predicted prefill seconds against the busy time it took."""
 
     pod_uid: UUID
     predicted_s: float
@@ -128,10 +128,16 @@ class Books:
             self._answer(booking, now, uncached_tokens, cached_tokens, _microseconds(busy_s))
             self._tell(BookOp.FIRST, booking)
 
-    def end(self, now: float, request: int) -> None:
-        """An own request is over, however it ended. Unknown requests are ignored."""
+    def end(
+        self, now: float, request: int, *, uncached_tokens: int = 0, cached_tokens: int = 0, busy_s: float = 0.0
+    ) -> None:
+        """An own request is over, however it ended. Unknown requests are ignored.
+
+        Most engines tell what was cached only at the end of an answer: then the sample of the first event comes here.
+        """
         booking = self._own.pop(request, None)
         if booking is not None:
+            self._teach(booking, uncached_tokens, cached_tokens, min(round(busy_s * 1e6), U32_MAX))
             self._finish(booking, now)
             self._tell(BookOp.END, booking)
 
@@ -234,6 +240,8 @@ class Books:
     def _apply_entry(self, name: int, writer: _Writer, entry: BookEntry, now: float) -> None:
         booking = writer.bookings.get(entry.request)
         if entry.op is BookOp.END:
+            if booking is not None:
+                self._teach(booking, entry.uncached_tokens, entry.cached_tokens, entry.busy_us)
             self._finish(writer.bookings.pop(entry.request, None), now)
             return
         if booking is None or (booking.pod_uid, booking.epoch) != (entry.pod_uid, entry.epoch):
@@ -255,10 +263,14 @@ class Books:
 
     def _answer(self, booking: Booking, now: float, uncached: int, cached: int, busy_us: int) -> None:
         booking.first_at = now
-        booking.uncached_tokens, booking.cached_tokens, booking.busy_us = uncached, cached, busy_us
         self._pods[booking.pod_uid].answer(booking, now)
         self._expected.hold(booking.pod_uid, booking.epoch, booking.expected, now + EXPECTED_HOLD_S)
-        if busy_us:
+        self._teach(booking, uncached, cached, busy_us)
+
+    def _teach(self, booking: Booking, uncached: int, cached: int, busy_us: int) -> None:
+        """The learning sample of a booking; one that came with its first event is not counted again at its end."""
+        if busy_us and not booking.busy_us:
+            booking.uncached_tokens, booking.cached_tokens, booking.busy_us = uncached, cached, busy_us
             self._samples.append(BookSample(booking.pod_uid, booking.prefill_us / 1e6, uncached, cached, busy_us / 1e6))
 
     def _finish(self, booking: Booking | None, now: float) -> None:

@@ -93,7 +93,7 @@ class BooksFeed:
                 pipe.publish(keys.books_channel, encode_message(message))
             if books.outbox_due(now) is None:
                 self._dirty.discard(keys)
-        if len(pipe):
+        if len(pipe) and self._link.healthy:  # else dropped: a dial for every request would cost more than the request
             try:
                 await self._link.ask(pipe.execute())
             except RedisUnavailable as error:

@@ -41,7 +41,7 @@ class BookOp(IntEnum):
 class BookEntry:
     """One booking. Seconds travel as microseconds, clipped to u32 (71 minutes); ``age_us`` counts since the pick.
 
-    At FIRST ``uncached_tokens``, ``cached_tokens`` and ``busy_us`` carry the learning sample; 0 busy_us = no sample.
+    At FIRST or END ``uncached_tokens``, ``cached_tokens`` and ``busy_us`` carry the learning sample; 0 busy_us = none.
     In a TABLE the op tells the booking's state.
     """
 

@@ -268,7 +268,7 @@ class ServiceIndex:
             pod.source, pod.seq, pod.ahead, pod.late_at = source, 0, 0, inf
             pod.sums.clear()
             pod.sums.append((0, pod.count, pod.xor))
-        pod.awaited = None
+            pod.awaited = None
 
     def _adopt(self, pod: _Pod, snapshot: KvSnapshot, slot: int, now: float) -> None:
         seen = pod.seq if snapshot.source == pod.source else 0
@@ -293,4 +293,6 @@ def _wanted(pod: _Pod, snapshot: KvSnapshot) -> bool:
     """Whether a snapshot tells more than is known already."""
     if snapshot.epoch < pod.epoch or snapshot.source in pod.retired:
         return False
-    return snapshot.source != pod.source or snapshot.seq > pod.seq or not pod.sound
+    if snapshot.source != pod.source or snapshot.seq > pod.seq or not pod.sound:
+        return True
+    return snapshot.seq == pod.seq and pod.late_at < inf

@@ -58,13 +58,13 @@ class Booking:
         self.priority = min(max(self.priority, -128), 127)
 
     @property
-    def place(self) -> tuple[int, float, int]:
-        """Sort key of the queue."""
-        return -self.priority, self.picked_at, self.request
+    def booked(self) -> tuple[float, int]:
+        """Earlier or later; of picks in the same instant the smaller request id is earlier."""
+        return self.picked_at, self.request
 
 
-def _place(booking: Booking) -> tuple[int, float, int]:
-    return booking.place
+def _place(booking: Booking) -> tuple[int, tuple[float, int]]:
+    return -booking.priority, booking.booked
 
 
 @dataclass(slots=True)
@@ -92,7 +92,7 @@ class PodBooks:
 
     def answer(self, booking: Booking, now: float) -> None:
         """A first event: ``booking`` owes nothing, nor does what was booked before it at no lower priority."""
-        done = [b for b in self.waiting if b.picked_at <= booking.picked_at and b.priority >= booking.priority]
+        done = [b for b in self.waiting if b.booked < booking.booked and b.priority >= booking.priority]
         for each in done:
             self.release(each, now)
         self.release(booking, now)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from roundhouse_kv.kv_wire import Keys, as_keys
 from roundhouse_kv.mirror import MIN_CAPACITY, SCALAR_KEYS, Change, Mirror
 

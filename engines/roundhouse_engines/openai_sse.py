@@ -1,0 +1,90 @@
+"""The SSE and usage shapes that engines with an OpenAI-compatible server share.
+
+An event is one or more ``data:`` lines up to a blank line. Its JSON is parsed only when a cheap substring says that it
+may be more than a chunk of text: inside a JSON string every quote is escaped, so the raw bytes ``"error"`` can only be
+a key or a whole value.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from roundhouse_engines.dialect import Mark, Usage
+
+_CUT = frozenset({"abort", "error"})
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAiSse:
+    """A `Dialect` for an engine that answers as vLLM does."""
+
+    kind: str
+    control_fields: frozenset[str]
+    control_headers: frozenset[bytes]
+    reports_kv_events: bool = True
+
+    def plain(self, block: bytes) -> bool:
+        return not (
+            b"[DONE]" in block
+            or b'"error"' in block
+            or b'"abort"' in block
+            or (b'"usage"' in block and block.count(b'"usage"') != block.count(b'"usage":null'))
+        )
+
+    def mark(self, event: bytes) -> Mark:
+        if b"[DONE]" in event and event_data(event).strip() == b"[DONE]":
+            return Mark.DONE
+        if b'"error"' in event or b'"abort"' in event:
+            return _mark_of_failure(_parse(event_data(event)))
+        if b'"usage"' in event and (b'"choices":[]' in event or b'"choices": []' in event):
+            chunk = _parse(event_data(event))
+            if chunk.get("choices") == [] and isinstance(chunk.get("usage"), dict):
+                return Mark.USAGE
+        return Mark.DATA
+
+    def usage(self, data: bytes) -> Usage | None:
+        if b'"usage"' not in data:
+            return None
+        usage = _parse(data if data.lstrip()[:1] == b"{" else event_data(data)).get("usage")
+        if not isinstance(usage, dict):
+            return None
+        prompt = _count(usage.get("prompt_tokens"))
+        if prompt is None:
+            return None
+        details = usage.get("prompt_tokens_details")
+        cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else None
+        return Usage(prompt, _count(usage.get("completion_tokens")) or 0, cached)
+
+
+def event_data(event: bytes) -> bytes:
+    """The data of one SSE event: its ``data:`` lines joined by newlines, one leading space of each removed."""
+    lines = []
+    for line in event.splitlines():
+        if line.startswith(b"data:"):
+            lines.append(line[6:] if line[5:6] == b" " else line[5:])
+    return b"\n".join(lines)
+
+
+def _mark_of_failure(chunk: dict[str, Any]) -> Mark:
+    if chunk.get("error") is not None:
+        return Mark.ERROR
+    choices = chunk.get("choices")
+    if isinstance(choices, list) and any(isinstance(c, dict) and c.get("finish_reason") in _CUT for c in choices):
+        return Mark.ABORT
+    if choices == [] and isinstance(chunk.get("usage"), dict):
+        return Mark.USAGE
+    return Mark.DATA
+
+
+def _parse(data: bytes) -> dict[str, Any]:
+    """The JSON object in ``data``; empty when it is anything else."""
+    try:
+        value = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

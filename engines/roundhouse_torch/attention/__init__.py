@@ -1,0 +1,1 @@
+"""Attention over the paged cache: the interface that a device's kernels implement, and the PyTorch implementation."""

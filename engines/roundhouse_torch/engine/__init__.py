@@ -1,0 +1,1 @@
+"""The engine process: a loop of plan → compute → sample → report."""

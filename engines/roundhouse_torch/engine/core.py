@@ -1,0 +1,89 @@
+"""The engine without its process: commands in, one report per step out."""
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from roundhouse_torch.kvcache import chain
+from roundhouse_torch.messages.command import Add
+from roundhouse_torch.messages.report import Load, Output, StepReport
+from roundhouse_torch.scheduler.scheduler import Ended, Scheduler
+from roundhouse_torch.scheduler.sequence import Sequence
+from roundhouse_torch.scheduler.step import StepPlan, Work
+
+
+class Runner(Protocol):
+    """Computes a step's work; a null model for measurements is one too."""
+
+    def run(self, work: list[Work]) -> list[int]: ...
+
+
+class EngineCore:
+    """``model_name`` enters the names of blocks. ``clock`` is ``time.monotonic`` but for tests."""
+
+    def __init__(
+        self, scheduler: Scheduler, runner: Runner, model_name: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.scheduler = scheduler
+        self._runner = runner
+        self._model_name = model_name
+        self._clock = clock
+
+    @property
+    def busy(self) -> bool:
+        return self.scheduler.running > 0 or self.scheduler.waiting > 0
+
+    def add(self, add: Add) -> None:
+        root = chain.root(self._model_name, add.adapter, add.salt)
+        self.scheduler.add(
+            Sequence(add.id, add.tokens, add.sampling, max_length=add.max_length, root=root, salt=add.salt)
+        )
+
+    def abort(self, id: int) -> None:
+        self.scheduler.abort(id)
+
+    def reset_cache(self) -> bool:
+        return self.scheduler.pool.clear()
+
+    def step(self) -> StepReport:
+        """Compute one step, or nothing when nothing is to be done; the report carries the cache's events either way."""
+        began = self._clock()
+        plan = self.scheduler.plan()
+        tokens = self._runner.run(plan.work) if plan.work else []
+        ended = self.scheduler.commit(plan, tokens)
+        return StepReport(
+            began=began,
+            ended=self._clock(),
+            load=self._load(plan),
+            started=[sequence.id for sequence in plan.started],
+            outputs=_outputs(plan, tokens, ended),
+            events=self.scheduler.pool.drain_events(),
+        )
+
+    def _load(self, plan: StepPlan) -> Load:
+        counts = self.scheduler.pool.counts
+        return Load(
+            running=self.scheduler.running,
+            waiting=self.scheduler.waiting,
+            used_blocks=counts.used,
+            cached_blocks=counts.cached,
+            step_tokens=plan.tokens,
+            prefix_queries=plan.prefix_queries,
+            prefix_hits=plan.prefix_hits,
+            prompt_computed=sum(max(0, min(w.start + w.count, w.sequence.prompt_length) - w.start) for w in plan.work),
+            preemptions=len(plan.preempted),
+        )
+
+
+def _outputs(plan: StepPlan, tokens: list[int], ended: list[Ended]) -> list[Output]:
+    ends = {end.sequence.id: end for end in ended}
+    outputs = []
+    for work, token in zip((work for work in plan.work if work.samples), tokens, strict=True):
+        sequence = work.sequence
+        end = ends.get(sequence.id)
+        cached = (sequence.cached or 0) if sequence.generated == 1 else 0
+        if end is None:
+            outputs.append(Output(sequence.id, [token], cached))
+        else:
+            outputs.append(Output(sequence.id, [token], cached, end.finish, end.stop_token))
+    return outputs

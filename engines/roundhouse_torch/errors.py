@@ -1,0 +1,79 @@
+"""EngineError
+├── SettingsError      a command-line value that cannot be used
+├── ModelError         the model folder cannot be served; the message names what is wrong and what would work
+│   ├── UnsupportedModel   a family, type or format that this engine does not implement
+│   └── BrokenModel        missing or inconsistent files
+├── EngineDied         the engine process ended, for the reason that it gave
+│   └── EngineGone     … without giving one
+└── RequestError       the client's fault or a refusal; carries the HTTP status and OpenAI's fields
+    ├── BadRequest     400
+    ├── ModelNotFound  404
+    └── Busy           503, with Retry-After
+"""
+
+
+class EngineError(Exception):
+    """Root of everything this package raises."""
+
+
+class SettingsError(EngineError):
+    """A command-line value that cannot be used."""
+
+
+class ModelError(EngineError):
+    """The model folder cannot be served."""
+
+
+class UnsupportedModel(ModelError):
+    """A family, type or format that this engine does not implement."""
+
+
+class BrokenModel(ModelError):
+    """Missing or inconsistent files."""
+
+
+class EngineDied(EngineError):
+    """The engine process ended, for the reason that it gave."""
+
+
+class EngineGone(EngineDied):
+    """The engine process ended without giving a reason."""
+
+
+class RequestError(EngineError):
+    """An answer other than 200. ``kind`` is vLLM's name for the error type."""
+
+    status = 500
+    kind = "InternalServerError"
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class BadRequest(RequestError):
+    """A value that the request must not have."""
+
+    status = 400
+    kind = "BadRequestError"
+
+
+class MalformedRequest(BadRequest):
+    """A body that is no JSON or has fields of the wrong type."""
+
+    kind = "Bad Request"
+
+
+class ModelNotFound(RequestError):
+    """A model name that this engine does not answer to."""
+
+    status = 404
+    kind = "NotFoundError"
+
+
+class Busy(RequestError):
+    """The engine takes no more work now; ``retry_after_s`` is a hint for the client."""
+
+    status = 503
+    kind = "Service Unavailable"
+    retry_after_s = 1

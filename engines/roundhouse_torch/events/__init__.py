@@ -1,0 +1,1 @@
+"""KV events for whoever mirrors this cache."""

@@ -1,0 +1,69 @@
+"""What the published events add up to: the answer to "what does the cache hold now?"."""
+
+from array import array
+from collections.abc import Iterator, KeysView
+from dataclasses import dataclass
+
+from roundhouse_torch.kvcache.events import AllBlocksCleared, BlockRemoved, BlockStored, CacheEvent
+
+MAX_RUN = 512
+"""Blocks in one event of a snapshot."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBlock:
+    parent: int | None
+    tokens: "array[int]"
+    extra_keys: list[str] | None
+    adapter: str | None
+
+
+class CacheMirror:
+    """Blocks by hash, every parent before its children: the engine stores a parent first and evicts it last."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[int, HeldBlock] = {}
+
+    @property
+    def hashes(self) -> KeysView[int]:
+        return self._blocks.keys()
+
+    def apply(self, event: CacheEvent) -> None:
+        match event:
+            case BlockStored():
+                self._store(event)
+            case BlockRemoved():
+                for block in event.block_hashes:
+                    self._blocks.pop(block, None)
+            case AllBlocksCleared():
+                self._blocks.clear()
+
+    def events(self) -> Iterator[BlockStored]:
+        """The whole content as events, chains of blocks in one piece where they were stored one after the other."""
+        run: list[tuple[int, HeldBlock]] = []
+        for hash, block in self._blocks.items():
+            if run and (block.parent != run[-1][0] or block.adapter != run[0][1].adapter or len(run) == MAX_RUN):
+                yield _stored(run)
+                run = []
+            run.append((hash, block))
+        if run:
+            yield _stored(run)
+
+    def _store(self, event: BlockStored) -> None:
+        parent, size = event.parent_block_hash, event.block_size
+        for index, (hash, extra) in enumerate(zip(event.block_hashes, event.extra_keys, strict=True)):
+            tokens = array("I", event.token_ids[index * size : (index + 1) * size])
+            self._blocks[hash] = HeldBlock(parent, tokens, extra, event.lora_name)
+            parent = hash
+
+
+def _stored(run: list[tuple[int, HeldBlock]]) -> BlockStored:
+    first = run[0][1]
+    return BlockStored(
+        block_hashes=[hash for hash, _ in run],
+        parent_block_hash=first.parent,
+        token_ids=[token for _, block in run for token in block.tokens],
+        block_size=len(first.tokens),
+        lora_name=first.adapter,
+        extra_keys=[block.extra_keys for _, block in run],
+    )

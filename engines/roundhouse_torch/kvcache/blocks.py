@@ -1,0 +1,119 @@
+"""Which block is free, cached or used. Pure bookkeeping over block numbers, no tensors.
+
+Every block is in exactly one state, and ``free + cached + used = total``:
+
+* *free*: no content of value.
+* *cached*: nobody uses it, but it holds named content that a later request may take. Evicted in order of last use.
+* *used*: referenced by at least one sequence; named too once it is full and the prefix cache is on.
+
+A name belongs to at most one block. A sequence releases its blocks last one first, so a block is always evicted
+before its parent, and what is cached stays closed under "parent of".
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from roundhouse_torch.kvcache.chain import wire_hash
+from roundhouse_torch.kvcache.events import AllBlocksCleared, BlockRemoved, CacheEvent
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCounts:
+    free: int
+    cached: int
+    used: int
+
+
+class BlockPool:
+    """Hands out, names, shares and takes back blocks. ``events`` collects what changed, in order."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.events: list[CacheEvent] = []
+        self._free = list(range(total - 1, -1, -1))
+        self._cached: OrderedDict[int, None] = OrderedDict()
+        self._references = [0] * total
+        self._names: list[bytes | None] = [None] * total
+        self._block_of: dict[bytes, int] = {}
+
+    @property
+    def available(self) -> int:
+        """Blocks that `take` can still give."""
+        return len(self._free) + len(self._cached)
+
+    @property
+    def counts(self) -> BlockCounts:
+        return BlockCounts(len(self._free), len(self._cached), self.total - self.available)
+
+    @property
+    def contents(self) -> frozenset[bytes]:
+        """Names of everything that can be shared."""
+        return frozenset(self._block_of)
+
+    def find(self, name: bytes) -> int | None:
+        return self._block_of.get(name)
+
+    def is_idle(self, block: int) -> bool:
+        """Sharing it would make one block less available."""
+        return self._references[block] == 0
+
+    def take(self) -> int:
+        """A block with no content, at the cost of the least recently used cached one. Needs ``available`` > 0."""
+        block = self._free.pop() if self._free else self._evict()
+        self._references[block] = 1
+        return block
+
+    def share(self, block: int) -> None:
+        """One more user of a named block."""
+        if self._references[block] == 0:
+            del self._cached[block]
+        self._references[block] += 1
+
+    def name(self, block: int, name: bytes) -> int:
+        """Name a full block that the caller uses. When another block has that name already the caller gets that one.
+
+        The caller's own block is then given back: equal content is kept once.
+        """
+        holder = self._block_of.setdefault(name, block)
+        if holder == block:
+            self._names[block] = name
+        else:
+            self.share(holder)
+            self.release((block,))
+        return holder
+
+    def release(self, blocks: Iterable[int]) -> None:
+        """Give up one use of each, in the order in which they shall be evicted."""
+        for block in blocks:
+            self._references[block] -= 1
+            if self._references[block] == 0:
+                if self._names[block] is None:
+                    self._free.append(block)
+                else:
+                    self._cached[block] = None
+
+    def clear(self) -> bool:
+        """Forget all content. False, and nothing is done, while any block is used."""
+        if self.available < self.total:
+            return False
+        for block in self._cached:
+            self._names[block] = None
+        self._free.extend(reversed(self._cached))
+        self._cached.clear()
+        self._block_of.clear()
+        self.events.append(AllBlocksCleared())
+        return True
+
+    def drain_events(self) -> list[CacheEvent]:
+        events, self.events = self.events, []
+        return events
+
+    def _evict(self) -> int:
+        block, _ = self._cached.popitem(last=False)
+        name = self._names[block]
+        assert name is not None
+        self._names[block] = None
+        del self._block_of[name]
+        self.events.append(BlockRemoved(block_hashes=[wire_hash(name)]))
+        return block

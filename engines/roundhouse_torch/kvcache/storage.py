@@ -1,0 +1,53 @@
+"""The memory of the KV cache: one tensor, block-major, all layers of a block together.
+
+``[block][layer][key|value][slot][kv head][dim]``: a block is one contiguous piece, so that it moves to another tier or
+another engine in one copy. Two flat views serve the arithmetic:
+
+* a *slot* is one token's keys (or values) in one layer: row ``((block · layers + layer) · 2 + is_value) ·
+  block_size + offset``;
+* a *piece* is all slots of a block, keys or values, in one layer: row ``(block · layers + layer) · 2 + is_value``.
+"""
+
+import math
+
+import numpy as np
+import torch
+
+
+class KVStorage:
+    """Zeroed, because masked slots take part in arithmetic and must be finite; on CPU untouched pages cost nothing."""
+
+    def __init__(
+        self,
+        blocks: int,
+        block_size: int,
+        layers: int,
+        kv_heads: int,
+        head_dim: int,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        self.block_size = block_size
+        self.kv_heads = kv_heads
+        self.head_dim = head_dim
+        self.device = device
+        self.dtype = dtype
+        self.tensor = _zeros((blocks, layers, 2, block_size, kv_heads, head_dim), device, dtype)
+        self.slots = self.tensor.view(blocks * layers * 2 * block_size, kv_heads * head_dim)
+        self.pieces = self.tensor.view(blocks * layers * 2, block_size * kv_heads * head_dim)
+        self.slots_per_layer = 2 * block_size
+        self.slots_per_block = layers * self.slots_per_layer
+        self.pieces_per_layer = 2
+        self.pieces_per_block = layers * self.pieces_per_layer
+
+
+def _zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    """On CPU by way of numpy, which leaves zeroing to the operating system, page by page at first use."""
+    if device.type != "cpu":
+        return torch.zeros(shape, device=device, dtype=dtype)
+    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)).view(dtype).view(shape)
+
+
+def block_bytes(block_size: int, layers: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:
+    return block_size * layers * 2 * kv_heads * head_dim * dtype.itemsize

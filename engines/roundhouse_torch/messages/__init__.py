@@ -1,0 +1,1 @@
+"""What server and engine process say to each other."""

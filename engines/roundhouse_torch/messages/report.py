@@ -1,0 +1,67 @@
+"""Engine → server. Times are ``time.monotonic()`` seconds, which processes of one machine share."""
+
+import msgspec
+
+from roundhouse_torch.kvcache.events import CacheEvent
+
+
+class Loaded(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The model answers from now on."""
+
+    max_model_len: int
+    block_size: int
+    blocks: int
+    dtype: str
+    device: str
+
+
+class Failed(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The engine ends because of this."""
+
+    message: str
+
+
+class Output(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """New tokens of one answer. ``cached`` comes with the first ones, ``finish`` with the last."""
+
+    id: int
+    tokens: list[int]
+    cached: int = 0
+    finish: str | None = None
+    stop_token: int | None = None
+
+
+class Load(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """State after a step, and the step's counts."""
+
+    running: int = 0
+    waiting: int = 0
+    used_blocks: int = 0
+    cached_blocks: int = 0
+    step_tokens: int = 0
+    prefix_queries: int = 0
+    prefix_hits: int = 0
+    prompt_computed: int = 0
+    preemptions: int = 0
+
+
+class StepReport(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """One step, or a sign of life without any.
+
+    ``started``: ids that left the queue for the first time, at time ``began``.
+    """
+
+    began: float
+    ended: float
+    load: Load
+    started: list[int] = []
+    outputs: list[Output] = []
+    events: list[CacheEvent] = []
+
+
+class CacheReset(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    ticket: int
+    done: bool
+
+
+Report = Loaded | Failed | StepReport | CacheReset

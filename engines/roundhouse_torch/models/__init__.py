@@ -1,0 +1,1 @@
+"""What a model folder says (``config``), its weights (``checkpoint``, ``weights``), and one module per model family."""

@@ -1,0 +1,192 @@
+"""The engine process as the server sees it: start answers, collect their tokens, know whether it lives."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+
+from roundhouse_torch.errors import Busy, EngineDied, EngineGone
+from roundhouse_torch.events.publisher import EventPublisher
+from roundhouse_torch.messages.command import Abort, Add, ResetCache
+from roundhouse_torch.messages.link import ServerEnd
+from roundhouse_torch.messages.report import CacheReset, Failed, Load, Loaded, Output, Report, StepReport
+from roundhouse_torch.scheduler.sequence import Finish
+from roundhouse_torch.server.mailbox import Mailbox
+from roundhouse_torch.server.metrics import Metrics, Timeline
+
+
+@dataclass(slots=True)
+class _Answer:
+    mailbox: Mailbox
+    timeline: Timeline
+
+
+class EngineClient:
+    """``loaded`` resolves when the model answers.
+
+    `run` owns the link: it ends when the engine does, by raising `EngineDied`.
+    """
+
+    def __init__(
+        self,
+        link: ServerEnd,
+        metrics: Metrics,
+        publisher: EventPublisher | None,
+        *,
+        max_waiting: int,
+        health_timeout_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._link = link
+        self._metrics = metrics
+        self._publisher = publisher
+        self._max_waiting = max_waiting
+        self._health_timeout_s = health_timeout_s
+        self._clock = clock
+        self._answers: dict[int, _Answer] = {}
+        self._waiting: set[int] = set()
+        self._resets: dict[int, asyncio.Future[bool]] = {}
+        self._next_id = 0
+        self._heard_at = clock()
+        self._died: EngineDied | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.loaded: asyncio.Future[Loaded] = asyncio.get_running_loop().create_future()
+        self.load = Load()
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._answers)
+
+    @property
+    def healthy(self) -> bool:
+        """The engine lives and its loop has shown it lately."""
+        return self._died is None and self._clock() - self._heard_at < self._health_timeout_s
+
+    async def idle(self) -> None:
+        """Returns when nothing is in flight."""
+        await self._idle.wait()
+
+    async def run(self) -> None:
+        try:
+            while True:
+                self._handle(await self._link.receive())
+        except EOFError:
+            self._fail(EngineGone("the engine process ended"))
+        except EngineDied as error:
+            self._fail(error)
+        assert self._died is not None
+        raise self._died
+
+    @asynccontextmanager
+    async def answers(self, adds: Sequence[Add], *, arrived: float, params_n: int) -> AsyncIterator[Mailbox]:
+        """Start all of ``adds`` (ids from `new_ids`) and abort on leaving what has not ended by then. Raises `Busy`."""
+        if self._died is not None:
+            raise self._died
+        if len(self._waiting) + len(adds) > self._max_waiting:
+            self._metrics.rejected()
+            raise Busy("The engine is currently busy and cannot accept new requests. Please try again later.")
+        mailbox = Mailbox()
+        for add in adds:
+            timeline = Timeline(arrived, len(add.tokens), add.max_length - len(add.tokens), params_n)
+            self._answers[add.id] = _Answer(mailbox, timeline)
+            self._waiting.add(add.id)
+            self._idle.clear()
+            self._link.send(add)
+        try:
+            yield mailbox
+        finally:
+            self.abort([add.id for add in adds if add.id in self._answers])
+
+    def new_ids(self, count: int) -> range:
+        first = self._next_id
+        self._next_id += count
+        return range(first, self._next_id)
+
+    def end(self, id: int, finish: Finish) -> None:
+        """An answer that the server ends itself, at a stop string."""
+        if id in self._answers:
+            self._forget(id, finish)
+            self._link.send(Abort([id]))
+
+    def abort(self, ids: Sequence[int]) -> None:
+        for id in ids:
+            self._forget(id, Finish.ABORT)
+        if ids and self._died is None:
+            self._link.send(Abort(list(ids)))
+
+    def abort_all(self) -> None:
+        """End every answer with finish_reason abort, as its client will see."""
+        ids = list(self._answers)
+        for id in ids:
+            self._answers[id].mailbox.put(Output(id, [], 0, Finish.ABORT))
+        self.abort(ids)
+
+    async def reset_cache(self) -> bool:
+        """False while blocks are in use."""
+        if self._died is not None:
+            raise self._died
+        (ticket,) = self.new_ids(1)
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._resets[ticket] = future
+        self._link.send(ResetCache(ticket))
+        try:
+            return await future
+        finally:
+            self._resets.pop(ticket, None)
+
+    def close(self) -> None:
+        self._link.close()
+
+    def _handle(self, report: Report) -> None:
+        self._heard_at = self._clock()
+        match report:
+            case StepReport():
+                self._step(report)
+            case Loaded():
+                self.loaded.set_result(report)
+            case CacheReset(ticket, done):
+                if ticket in self._resets:
+                    self._resets[ticket].set_result(done)
+            case Failed(message):
+                raise EngineDied(message)
+
+    def _step(self, report: StepReport) -> None:
+        if self._publisher is not None:
+            self._publisher.publish(report.events)
+        self.load = report.load
+        self._metrics.step(report.load)
+        for id in report.started:
+            self._waiting.discard(id)
+            if id in self._answers:
+                self._answers[id].timeline.started(report.began)
+        for output in report.outputs:
+            answer = self._answers.get(output.id)
+            if answer is None:
+                continue
+            self._metrics.tokens(answer.timeline, output, report.ended)
+            answer.mailbox.put(output)
+            if output.finish is not None:
+                self._forget(output.id, Finish(output.finish))
+
+    def _forget(self, id: int, finish: Finish) -> None:
+        answer = self._answers.pop(id, None)
+        self._waiting.discard(id)
+        if not self._answers:
+            self._idle.set()
+        if answer is not None:
+            self._metrics.ended(answer.timeline, finish, self._clock())
+
+    def _fail(self, error: EngineDied) -> None:
+        self._died = error
+        for answer in self._answers.values():
+            answer.mailbox.fail(error)
+        self._answers.clear()
+        self._waiting.clear()
+        self._idle.set()
+        for future in self._resets.values():
+            with suppress(asyncio.InvalidStateError):
+                future.set_exception(error)
+        if not self.loaded.done():
+            self.loaded.set_exception(error)

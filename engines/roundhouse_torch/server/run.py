@@ -1,0 +1,141 @@
+"""The server's life: wait for the model, listen, and stop in order.
+
+While the model loads, the port is bound but not listened on, so probes are refused. On SIGTERM (or SIGINT) new
+requests get 503, running ones go on until ``--shutdown-timeout``; then their streams end with finish_reason
+``abort``. A second signal skips the wait. When the engine process ends, everything in flight fails and so does the
+server.
+"""
+
+import asyncio
+import logging
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from aiohttp import web
+
+from roundhouse_torch.events.publisher import EventPublisher
+from roundhouse_torch.messages.link import ServerEnd
+from roundhouse_torch.models.config import ModelConfig
+from roundhouse_torch.server.app import make_app
+from roundhouse_torch.server.engine_client import EngineClient
+from roundhouse_torch.server.metrics import Metrics
+from roundhouse_torch.server.prompts import Prompts
+from roundhouse_torch.server.service import Service
+from roundhouse_torch.settings import EngineSettings
+
+log = logging.getLogger(__name__)
+
+CLOSE_SECONDS = 2.0
+
+
+class StopSignals:
+    """``first`` is set by the first SIGTERM or SIGINT, ``second`` by the next."""
+
+    def __init__(self) -> None:
+        self.first = asyncio.Event()
+        self.second = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._receive)
+
+    def _receive(self) -> None:
+        (self.second if self.first.is_set() else self.first).set()
+
+
+async def run_server(settings: EngineSettings, listener: socket.socket, link: socket.socket) -> None:
+    """Returns after a clean stop. Raises `EngineDied`, `ModelError`, `SettingsError`."""
+    began = time.monotonic()
+    signals = StopSignals()
+    config = ModelConfig.read(settings.model)
+    metrics = Metrics(settings.names[0], config.max_position)
+    async with (
+        _publisher(settings) as publisher,
+        _client(settings, link, metrics, publisher) as client,
+        _task(client.run()) as engine,
+        _task(signals.first.wait()) as stop,
+    ):
+        prompts = Prompts(settings.model, config.vocab_size)
+        await asyncio.wait((client.loaded, stop), return_when=asyncio.FIRST_COMPLETED)
+        if not client.loaded.done():
+            return
+        loaded = await client.loaded
+        metrics.configured(loaded, prefix_caching=settings.enable_prefix_caching)
+        service = Service(client, prompts, config, loaded, settings.names)
+        async with _listening(make_app(service, client, metrics), listener):
+            address = "{}:{}".format(*listener.getsockname()[:2])
+            log.info("ready address=%s seconds=%.1f blocks=%d", address, time.monotonic() - began, loaded.blocks)
+            await asyncio.wait((engine, stop), return_when=asyncio.FIRST_COMPLETED)
+            if not engine.done():
+                await _drain(service, client, signals, settings.shutdown_timeout)
+        if engine.done():
+            await engine
+
+
+async def _drain(service: Service, client: EngineClient, signals: StopSignals, timeout_s: float) -> None:
+    service.accepting = False
+    log.info("draining running=%d", client.in_flight)
+    async with _task(client.idle()) as idle, _task(signals.second.wait()) as hurry:
+        await asyncio.wait((idle, hurry), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    if client.in_flight:
+        log.warning("drain_cut aborted=%d", client.in_flight)
+        client.abort_all()
+
+
+@asynccontextmanager
+async def _task(work: Coroutine[Any, Any, Any]) -> "AsyncIterator[asyncio.Task[Any]]":
+    """A task that does not outlive the block; what it raises is seen by whoever awaits it."""
+    task = asyncio.create_task(work)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        with suppress(BaseException):
+            await task
+
+
+@asynccontextmanager
+async def _publisher(settings: EngineSettings) -> AsyncIterator[EventPublisher | None]:
+    if not settings.kv_events:
+        yield None
+        return
+    publisher = EventPublisher(settings.kv_events, settings.kv_replay)
+    try:
+        async with _task(publisher.serve_requests()):
+            yield publisher
+    finally:
+        publisher.close()
+
+
+@asynccontextmanager
+async def _client(
+    settings: EngineSettings, link: socket.socket, metrics: Metrics, publisher: EventPublisher | None
+) -> AsyncIterator[EngineClient]:
+    client = EngineClient(
+        await ServerEnd.open(link),
+        metrics,
+        publisher,
+        max_waiting=settings.max_num_queued_reqs,
+        health_timeout_s=settings.health_timeout,
+    )
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+@asynccontextmanager
+async def _listening(app: web.Application, listener: socket.socket) -> AsyncIterator[None]:
+    """Leaving stops listening and lets handlers finish for `CLOSE_SECONDS`.
+
+    A client that goes away cancels its handler.
+    """
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=CLOSE_SECONDS)
+    await runner.setup()
+    try:
+        await web.SockSite(runner, listener).start()
+        yield
+    finally:
+        await runner.cleanup()

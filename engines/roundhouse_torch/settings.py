@@ -1,0 +1,141 @@
+"""Every knob of the engine, parsed once in ``main()``. The flags are made from the fields, and so is the docs page."""
+
+import argparse
+import os
+from collections.abc import Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from roundhouse_torch.errors import SettingsError
+
+DEVICES = ("auto", "cpu", "cuda")
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+_UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
+
+
+def parse_bytes(text: str) -> int:
+    """``"2GiB"``, ``"500M"`` or ``"1048576"`` as a number of bytes. Raises `ValueError`."""
+    lowered = text.strip().lower().removesuffix("b")
+    digits = lowered.rstrip("kmgti")
+    if lowered[len(digits) :] not in _UNITS:
+        raise ValueError(f"{text!r} has no unit out of B, k, M, G, KiB, MiB, GiB, TiB")
+    return int(float(digits) * _UNITS[lowered[len(digits) :]])
+
+
+def default_threads() -> int:
+    """A quarter of the cores we may run on, 1 to 4: replicas and gateways share the machine, and idle pool threads
+    cost.
+    """
+    return max(1, min(4, len(os.sched_getaffinity(0)) // 4))
+
+
+def _knob(help_text: str, default: Any, **options: Any) -> Any:
+    return field(default=default, metadata={"help": help_text, **options})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """Flags are the field names with dashes, unless ``flag`` says otherwise."""
+
+    model: Path = field(metadata={"help": "Folder with config.json, safetensors and tokenizer.json.", "type": Path})
+    served_model_name: tuple[str, ...] = _knob(
+        "Names that requests may use; the first is reported. Default: the folder's name.", (), nargs="+"
+    )
+    host: str = _knob("Address to listen on; loopback by default so that nothing is exposed by accident.", "127.0.0.1")
+    port: int = _knob("TCP port; 0 takes a free one and logs it.", 8000, type=int)
+    kv_events: str = _knob("ZMQ endpoint (ipc://…) to publish KV events on; empty publishes none.", "")
+    kv_replay: str = _knob("ZMQ endpoint (ipc://…) that answers replay and snapshot requests.", "")
+    shutdown_timeout: float = _knob(
+        "Seconds that running requests get after SIGTERM; then their streams end with finish_reason abort.",
+        0.0,
+        type=float,
+    )
+    block_size: int = _knob("Tokens per KV block: the unit of prefix reuse and of KV events.", 16, type=int)
+    kv_cache_bytes: int | None = _knob(
+        "Size of the KV cache, such as 2GiB. Default: from --kv-cache-fraction.", None, type=parse_bytes
+    )
+    kv_cache_fraction: float | None = _knob(
+        "Share of memory for the KV cache when no size is given: of free device memory on CUDA (default 0.9), of the "
+        "memory this process may use on CPU (default 0.1: several replicas share a machine).",
+        None,
+        type=float,
+    )
+    enable_prefix_caching: bool = _knob("Reuse the KV blocks of equal prefixes.", True)
+    max_model_len: int | None = _knob(
+        "Longest prompt + answer in tokens. Default: what the model was made for, or what fits into the KV cache.",
+        None,
+        type=int,
+    )
+    max_num_seqs: int = _knob("Requests computed in one step.", 64, type=int)
+    max_num_batched_tokens: int | None = _knob(
+        "Tokens computed in one step: bounds how long one prefill chunk delays running answers. "
+        "Default: 512 on CPU, 8192 on CUDA.",
+        None,
+        type=int,
+    )
+    max_num_queued_reqs: int = _knob(
+        "Requests that may wait to be started; more get 503 with Retry-After.", 2048, type=int
+    )
+    device: str = _knob("auto takes CUDA when there is one.", "auto", choices=DEVICES)
+    dtype: str = _knob(
+        "Arithmetic and KV type. auto: float32 on CPU, which has no fast 16-bit path, else the checkpoint's.",
+        "auto",
+        choices=DTYPES,
+    )
+    threads: int = _knob(
+        "CPU threads of one operation. Default: a quarter of the cores, 1 to 4.", default_threads(), type=int
+    )
+    health_timeout: float = _knob(
+        "Seconds without a sign of life from the engine loop after which /health answers 503.", 60.0, type=float
+    )
+    log_level: str = _knob("Least severe log lines to write.", "INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
+
+    def __post_init__(self) -> None:
+        checks = (
+            (self.block_size >= 1, "--block-size must be at least 1"),
+            (self.max_num_seqs >= 1, "--max-num-seqs must be at least 1"),
+            (
+                self.max_num_batched_tokens is None or self.max_num_batched_tokens >= 1,
+                "--max-num-batched-tokens must be at least 1",
+            ),
+            (self.max_num_queued_reqs >= 1, "--max-num-queued-reqs must be at least 1"),
+            (self.max_model_len is None or self.max_model_len >= 2, "--max-model-len must be at least 2"),
+            (
+                self.kv_cache_fraction is None or 0 < self.kv_cache_fraction <= 1,
+                "--kv-cache-fraction must be in (0, 1]",
+            ),
+            (self.kv_cache_bytes is None or self.kv_cache_bytes > 0, "--kv-cache-bytes must be positive"),
+            (self.threads >= 1, "--threads must be at least 1"),
+            (self.shutdown_timeout >= 0, "--shutdown-timeout must not be negative"),
+            (0 <= self.port <= 65535, "--port must be in 0…65535"),
+            (not self.kv_replay or bool(self.kv_events), "--kv-replay needs --kv-events"),
+        )
+        for holds, message in checks:
+            if not holds:
+                raise SettingsError(message)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.served_model_name or (self.model.resolve().name,)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="roundhouse-engine", description="OpenAI-compatible server for one model.")
+    for knob in fields(EngineSettings):
+        options: dict[str, Any] = dict(knob.metadata)
+        flag = "--" + knob.name.replace("_", "-")
+        if knob.default is MISSING:
+            parser.add_argument(flag, required=True, **options)
+        elif isinstance(knob.default, bool):
+            parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=knob.default, **options)
+        else:
+            parser.add_argument(flag, default=knob.default, **options)
+    return parser
+
+
+def parse_settings(argv: Sequence[str]) -> EngineSettings:
+    """Raises `SettingsError`; argparse itself exits with 2 on an unknown flag or a malformed value."""
+    values = vars(make_parser().parse_args(argv))
+    values["served_model_name"] = tuple(values["served_model_name"])
+    return EngineSettings(**values)

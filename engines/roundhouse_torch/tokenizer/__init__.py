@@ -1,0 +1,1 @@
+"""Text ↔ tokens: encoding, chat templates, incremental decoding, stop strings."""
