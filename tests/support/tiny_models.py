@@ -72,7 +72,10 @@ def _weights(config: dict[str, Any], random: np.random.Generator) -> dict[str, n
     def vector(size: int, center: float) -> np.ndarray:
         return random.normal(center, 0.2, size).astype(np.float32)
 
-    tensors = {"model.embed_tokens.weight": matrix(config["vocab_size"], hidden), "model.norm.weight": vector(hidden, 1)}
+    tensors = {
+        "model.embed_tokens.weight": matrix(config["vocab_size"], hidden),
+        "model.norm.weight": vector(hidden, 1),
+    }
     if not config["tie_word_embeddings"]:
         tensors["lm_head.weight"] = matrix(config["vocab_size"], hidden)
     for index in range(config["num_hidden_layers"]):

@@ -1,4 +1,4 @@
-"""Logits of tiny random Llamas within 1e-4 of transformers, however the work is cut, shared, interrupted or laid out."""
+"""Logits of tiny random models within 1e-4 of transformers, however work is cut, shared, interrupted or laid out."""
 
 from functools import cache
 from pathlib import Path
@@ -19,8 +19,9 @@ from roundhouse_torch.models.weights import Weights
 from roundhouse_torch.scheduler.scheduler import Limits, Scheduler
 from roundhouse_torch.scheduler.sequence import Sequence
 from roundhouse_torch.scheduler.step import Work
-from tests.support.tiny_models import write_model
 from transformers import AutoModelForCausalLM
+
+from tests.support.tiny_models import write_model
 
 CPU = torch.device("cpu")
 TOLERANCE = 1e-4

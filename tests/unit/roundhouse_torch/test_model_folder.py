@@ -14,13 +14,17 @@ from roundhouse_torch.models.registry import load_factory, require_supported
 from roundhouse_torch.models.weights import Weights
 from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_torch
+
 from tests.support.tiny_models import LLAMA, write_model
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"rope_scaling": {"rope_type": "yarn"}}, "rope type 'yarn' is not supported; supported: default, linear, llama3"),
+        (
+            {"rope_scaling": {"rope_type": "yarn"}},
+            "rope type 'yarn' is not supported; supported: default, linear, llama3",
+        ),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported; supported: silu"),
         ({"quantization_config": {"quant_method": "gptq"}}, r"quantised weights \(gptq\) are not supported"),
         ({"hidden_size": None}, "wrong type"),

@@ -1,4 +1,4 @@
-"""Random arrivals, aborts and pool sizes: nothing leaks, no slot is ever read for the wrong prefix, every answer is right."""
+"""Random arrivals, aborts and pool sizes: nothing leaks, no slot is read for the wrong prefix, every answer is right."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,6 +9,7 @@ from roundhouse_torch.kvcache.blocks import BlockPool
 from roundhouse_torch.messages.command import Sampling
 from roundhouse_torch.scheduler.scheduler import Limits, Scheduler
 from roundhouse_torch.scheduler.sequence import Finish, Sequence
+
 from tests.support.kv_simulator import VOCABULARY, SimulatedRunner, check_blocks, next_token
 
 TOKENS = st.integers(0, 2)

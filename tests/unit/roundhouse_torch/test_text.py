@@ -10,6 +10,7 @@ from roundhouse_torch.errors import BadRequest, BrokenModel
 from roundhouse_torch.tokenizer.stops import StopMatcher
 from roundhouse_torch.tokenizer.template import ChatTemplate, read_template
 from roundhouse_torch.tokenizer.tokenizer import TextTokenizer
+
 from tests.support.tiny_models import CHAT_TEMPLATE, SPECIAL_TOKENS, make_tokenizer
 
 TOKENIZER = TextTokenizer(make_tokenizer(512))
@@ -41,7 +42,9 @@ def test_special_tokens_are_left_out_unless_asked_for() -> None:
 
 
 @settings(max_examples=300)
-@given(st.text("ab", max_size=30), st.lists(st.text("ab", min_size=1, max_size=4), max_size=3), st.data(), st.booleans())
+@given(
+    st.text("ab", max_size=30), st.lists(st.text("ab", min_size=1, max_size=4), max_size=3), st.data(), st.booleans()
+)
 def test_a_stop_string_never_leaks_however_the_text_is_cut(
     text: str, stops: list[str], data: st.DataObject, include: bool
 ) -> None:
@@ -122,7 +125,9 @@ def test_the_template_may_stand_in_the_tokenizer_config(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer_config.json"
     path.write_text('{"chat_template": "one"}')
     assert read_template(tmp_path) == "one"
-    path.write_text('{"chat_template": [{"name": "tool_use", "template": "x"}, {"name": "default", "template": "two"}]}')
+    path.write_text(
+        '{"chat_template": [{"name": "tool_use", "template": "x"}, {"name": "default", "template": "two"}]}'
+    )
     assert read_template(tmp_path) == "two"
 
 
