@@ -1,4 +1,4 @@
-"""Random arrivals, aborts and pool sizes: nothing leaks, no slot is read for the wrong prefix, every answer is right."""
+"""Random arrivals, aborts and pool sizes: nothing leaks, no slot is read for a wrong prefix, every answer is right."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
