@@ -18,7 +18,7 @@ from roundhouse_operator.cluster import ENGINE_REPLICA, INFERENCE_SERVICE, POD
 from roundhouse_operator.settings import Settings
 
 from roundhouse_local.api import MemoryCluster, SchemaValidator
-from roundhouse_local.errors import StartError
+from roundhouse_local.errors import LocalError, StartError
 from roundhouse_local.kubelet import Kubelet, KubeletSettings, base_environment
 from roundhouse_local.manifests import Manifest
 from roundhouse_local.processes import ProcessHost
@@ -88,8 +88,11 @@ class Supervisor:
                 await self._stop(gateways, valkey)
                 for task in others:
                     task.cancel()
-        except* StartError as errors:
-            raise errors.exceptions[0] from None
+        except BaseExceptionGroup as errors:
+            ours, others = errors.split(LocalError)
+            if ours is None or others is not None:
+                raise
+            raise _most_telling(ours) from None
 
     async def _stop(self, gateways: "asyncio.Task[None]", valkey: "asyncio.Task[None]") -> None:
         """Services first, so that gateways still answer what is in flight; then gateways; Valkey last."""
@@ -221,6 +224,12 @@ def operator_settings(settings: UpSettings, access: ValkeyAccess) -> Settings:
         default_gpus=0,
         default_cache_path=str(settings.models),
     )
+
+
+def _most_telling(errors: BaseExceptionGroup[LocalError]) -> LocalError:
+    """A lost part says more than the starts that failed because of it."""
+    known = [error for error in errors.exceptions if isinstance(error, LocalError)]
+    return next((error for error in known if isinstance(error, StartError)), known[0])
 
 
 async def _watch_warden(processes: ProcessHost) -> None:
