@@ -89,8 +89,8 @@ class Supervisor:
                 for task in others:
                     task.cancel()
         except BaseExceptionGroup as errors:
-            ours, others = errors.split(LocalError)
-            if ours is None or others is not None:
+            ours, foreign = errors.split(LocalError)
+            if ours is None or foreign is not None:
                 raise
             raise _most_telling(ours) from None
 
