@@ -8,7 +8,7 @@ UV := $(BIN)/uv
 PORT ?= 8080
 WORKERS ?= 2
 
-.PHONY: help install lock run test lint format typecheck imports crds clean
+.PHONY: help install lock run test lint format typecheck imports crds bench-gateway clean
 
 help: ## List the targets
 	@grep -hE '^[a-zA-Z_-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  %-22s %s\n", $$1, $$2}'
@@ -51,6 +51,12 @@ imports: install ## Import contracts only
 
 crds: install ## Generate crds/ from the pydantic models
 	$(BIN)/roundhouse render-crds crds
+
+bench-gateway: install ## CPU per request and per event, our gateway and nginx side by side (QUICK=1: half a minute)
+	@$(BIN)/python -m benchmarks.gateway
+
+kernels-report: install ## Compile the Triton kernels for sm_80/90/100 and write docs/kernels.json
+	$(BIN)/python -m roundhouse_torch.kernels.report docs/kernels.json
 
 clean: ## Remove what was built here
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage*

@@ -61,9 +61,10 @@ def commit() -> str:
 
 def machine() -> str:
     """Processor, cores and memory in one line."""
-    model = next((line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), "")
-    memory = next((int(line.split()[1]) for line in _lines("/proc/meminfo") if line.startswith("MemTotal")), 0)
-    return f"{model or platform.machine()}, {os.cpu_count()} cores, {memory / 2**20:.0f} GiB, Linux {platform.release()}"
+    models = (line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name"))
+    memory_kib = next((int(line.split()[1]) for line in _lines("/proc/meminfo") if line.startswith("MemTotal")), 0)
+    processor = next(models, "") or platform.machine()
+    return f"{processor}, {os.cpu_count()} cores, {memory_kib / 2**20:.0f} GiB, Linux {platform.release()}"
 
 
 def free_port(host: str = "127.0.0.1") -> int:

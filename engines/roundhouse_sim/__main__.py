@@ -55,7 +55,7 @@ async def serve(settings: Settings) -> None:
         loop.add_signal_handler(number, stop.set)
     events = EventLog(settings.block_size, settings.kv_buffer_steps)
     sockets = KvSockets(events, settings.kv_events, settings.kv_replay)
-    engine = Engine(settings, sockets.publish, loop)
+    engine = Engine(settings, sockets.publish if settings.kv_events or settings.kv_replay else None, loop)
     metrics = Metrics()
     inference = Inference(settings, engine, metrics)
     service = Service(settings, engine, inference, MetricsPage(metrics, engine, settings))

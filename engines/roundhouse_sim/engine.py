@@ -28,17 +28,17 @@ class Timers(Protocol):
 
 
 class Engine:
-    """``publish(changes)`` gets what a step did to the cache. Jobs may be aborted, but not submitted, while another
-    job's ``deliver`` runs."""
+    """``publish(changes)`` gets what a step did to the cache; None: nobody wants to know. Jobs may be aborted, but not
+    submitted, while another job's ``deliver`` runs."""
 
     def __init__(
         self,
         settings: Settings,
-        publish: Callable[[list[Change]], None],
+        publish: Callable[[list[Change]], None] | None,
         timers: Timers,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.cache = PrefixCache(settings.blocks, record=True)
+        self.cache = PrefixCache(settings.blocks, record=publish is not None)
         self.scheduler = Scheduler(settings.cost, self.cache, settings.block_size, settings.limits)
         self.clock = clock
         self.lag = 0.0
@@ -160,5 +160,5 @@ class Engine:
 
     def _flush(self) -> None:
         changes = self.cache.take_changes()
-        if changes:
+        if changes and self._publish is not None:
             self._publish(changes)

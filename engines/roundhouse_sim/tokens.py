@@ -5,6 +5,7 @@ speed, which lists of ints do not. ``data/tokenizer.json`` is the same tokenizer
 """
 
 import re
+from array import array
 from collections.abc import Iterable
 from typing import Final, NewType
 
@@ -52,10 +53,7 @@ def from_ids(ids: Iterable[int]) -> Tokens:
 
 
 def to_ids(tokens: str) -> list[int]:
-    try:
-        return list(tokens.encode("latin-1"))
-    except UnicodeEncodeError:
-        return [ord(char) for char in tokens]
+    return array("H", tokens.encode("utf-16-le")).tolist()
 
 
 def token_strings(tokens: Tokens) -> list[str]:

@@ -24,20 +24,21 @@ def parse_bytes(text: str) -> int:
 
 
 def default_threads() -> int:
-    """A quarter of the cores we may run on, 1 to 4: replicas and gateways share the machine, and idle pool threads cost."""
+    """A quarter of the cores we may run on, 1 to 4: replicas and gateways share the machine, and idle pool threads
+    cost.
+    """
     return max(1, min(4, len(os.sched_getaffinity(0)) // 4))
 
 
-def _knob(help_text: str, default: Any = MISSING, **options: Any) -> Any:
-    metadata = {"help": help_text, **options}
-    return field(metadata=metadata) if default is MISSING else field(default=default, metadata=metadata)
+def _knob(help_text: str, default: Any, **options: Any) -> Any:
+    return field(default=default, metadata={"help": help_text, **options})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
     """Flags are the field names with dashes, unless ``flag`` says otherwise."""
 
-    model: Path = _knob("Folder with config.json, safetensors and tokenizer.json.", type=Path)
+    model: Path = field(metadata={"help": "Folder with config.json, safetensors and tokenizer.json.", "type": Path})
     served_model_name: tuple[str, ...] = _knob(
         "Names that requests may use; the first is reported. Default: the folder's name.", (), nargs="+"
     )
@@ -68,7 +69,8 @@ class EngineSettings:
     )
     max_num_seqs: int = _knob("Requests computed in one step.", 64, type=int)
     max_num_batched_tokens: int | None = _knob(
-        "Tokens computed in one step: bounds how long one prefill chunk delays running answers. Default: 512 on CPU, 8192 on CUDA.",
+        "Tokens computed in one step: bounds how long one prefill chunk delays running answers. "
+        "Default: 512 on CPU, 8192 on CUDA.",
         None,
         type=int,
     )

@@ -17,7 +17,8 @@ BACKLOG = 4096
 def serve(settings: EngineSettings) -> None:
     """Returns after a clean stop; raises `EngineError` with the reason otherwise.
 
-    What can be found wrong without torch is found before the engine is started: a bad folder or a busy port fails at once.
+    What can be found wrong without torch is found before the engine is started: a bad folder or a busy port fails
+    at once.
     """
     require_supported(ModelConfig.read(settings.model).architecture)
     listener = bind(settings.host, settings.port)

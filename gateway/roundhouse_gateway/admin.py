@@ -8,6 +8,7 @@ nothing: it looks at the heartbeat, so a stuck loop is seen.
 import asyncio
 import concurrent.futures
 import logging
+import re
 import socket
 import threading
 from collections.abc import Callable
@@ -92,10 +93,11 @@ def build_app(
 
     @app.get("/admin/requests/{request_id}")
     async def request(request_id: str) -> JSONResponse:
-        entry = plane.journal.find(request_id)
-        if entry is None:
+        number = int(request_id, 16) if re.fullmatch("[0-9a-f]{16}", request_id) else -1
+        record = await door.ask(lambda: plane.find(number))
+        if record is None:
             return JSONResponse({"v": 1, "message": f"request {request_id} is not among the last ones"}, 404)
-        return JSONResponse(await door.ask(entry.as_json))
+        return JSONResponse(record.as_json())
 
     @app.get("/admin/catalogue")
     async def show_catalogue() -> JSONResponse:

@@ -38,9 +38,9 @@ class RequestHandler(Protocol):
 
     limits: Limits
     clock: Callable[[], float]
-
-    @property
-    def draining(self) -> bool: ...
+    draining: bool
+    heartbeat: float
+    """The clock, some tenths of a second late: good enough for deadlines, and cheaper."""
 
     def opened(self, connection: "ClientConnection") -> None: ...
 
@@ -62,41 +62,45 @@ class _Phase(Enum):
     REFUSED = auto()  # nothing more is read as a request
 
 
+_IDLE, _HEAD, _BODY, _REFUSED = _Phase
+
+
 class ClientConnection(asyncio.Protocol):
     """``exchange`` is the request in progress when it runs on an engine."""
 
     __slots__ = (
         "_advancing", "_allowed_body", "_body", "_busy", "_chunked_reply", "_completed", "_deadline", "_expects",
-        "_handler", "_head_bytes", "_headers", "_keep_alive", "_lost", "_parser", "_phase", "_queue", "_stalled_at",
-        "_target", "_transport", "exchange",
+        "_handler", "_head_bytes", "_headers", "_keep_alive", "_limits", "_lost", "_parser", "_parts", "_paused",
+        "_phase", "_queue", "_stalled_at", "_target", "_transport", "exchange",
     )  # fmt: skip
 
     def __init__(self, handler: RequestHandler) -> None:
         self._handler = handler
+        self._limits = handler.limits
         self._parser = httptools.HttpRequestParser(self)
         self._queue: deque[ClientRequest | ApiError] = deque()
-        self._phase = _Phase.IDLE
+        self._phase = _IDLE
         self._busy = False
         self._advancing = False
         self._lost = False
         self._completed = False
         self._stalled_at = 0.0
         self._deadline = 0.0
-        self._head_bytes = 0
-        self._begin()
+        self._paused = False
+        self._expects = False
         self.exchange: ServedExchange | None = None
 
     # -- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(self._handler.limits.client_buffer_bytes)
+        self._transport.set_write_buffer_limits(self._limits.client_buffer_bytes)
         self._handler.opened(self)
-        self._deadline = self._handler.clock() + self._handler.limits.header_timeout_s
+        self._deadline = self._handler.clock() + self._limits.header_timeout_s
 
     def data_received(self, data: bytes) -> None:
         while data:
-            if self._phase is _Phase.REFUSED:
+            if self._phase is _REFUSED:
                 return
             data = self._feed(data)
 
@@ -126,7 +130,7 @@ class ClientConnection(asyncio.Protocol):
     @property
     def closing(self) -> bool:
         """No further request will be served here, so an answer should say ``connection: close``."""
-        return self._lost or self._phase is _Phase.REFUSED or self._handler.draining
+        return self._lost or self._phase is _REFUSED or self._handler.draining
 
     @property
     def stalled(self) -> bool:
@@ -137,12 +141,12 @@ class ClientConnection(asyncio.Protocol):
         if not self._lost:
             self._transport.write(data)
 
-    def reply(self, data: bytes, *, keep_alive: bool) -> None:
+    def reply(self, data: bytes, keep_alive: bool) -> None:
         """A whole answer, then `finish`."""
         self.write(data)
-        self.finish(keep_alive=keep_alive)
+        self.finish(keep_alive)
 
-    def finish(self, *, keep_alive: bool) -> None:
+    def finish(self, keep_alive: bool) -> None:
         """The answer is complete: go on with the next request, or close."""
         self._busy = False
         self.exchange = None
@@ -151,10 +155,10 @@ class ClientConnection(asyncio.Protocol):
         if not keep_alive or (self.closing and not self._queue):
             self._close()
             return
-        self._deadline = self._handler.clock() + (
-            self._handler.limits.idle_timeout_s if self._phase is _Phase.IDLE else self._handler.limits.header_timeout_s
-        )
-        self._advance()
+        timeout_s = self._limits.idle_timeout_s if self._phase is _IDLE else self._limits.header_timeout_s
+        self._deadline = self._handler.heartbeat + timeout_s
+        if self._queue or self._paused or self._expects:
+            self._advance()
 
     def abort(self) -> None:
         """Cut the connection: what was sent must not look like a whole answer."""
@@ -163,30 +167,23 @@ class ClientConnection(asyncio.Protocol):
 
     def close_if_idle(self) -> None:
         """For a shutdown: nothing is in progress and nothing half read."""
-        if not self._busy and not self._queue and self._phase is _Phase.IDLE:
+        if not self._busy and not self._queue and self._phase is _IDLE:
             self._transport.close()
 
     def check(self, now: float) -> None:
         """Enforce the deadlines."""
-        if self._stalled_at and now - self._stalled_at > self._handler.limits.stall_timeout_s:
+        if self._stalled_at and now - self._stalled_at > self._limits.stall_timeout_s:
             self._transport.abort()
         elif not self._busy and now > self._deadline:
-            if self._phase in (_Phase.IDLE, _Phase.REFUSED):
-                self._transport.close() if self._phase is _Phase.IDLE else self._transport.abort()
+            if self._phase in (_IDLE, _REFUSED):
+                self._transport.close() if self._phase is _IDLE else self._transport.abort()
             else:
-                part = "head" if self._phase is _Phase.HEAD else "body"
+                part = "head" if self._phase is _HEAD else "body"
                 self._refuse(
                     ApiError(408, "invalid_request", f"The request's {part} took too long to arrive.", close=True)
                 )
 
     # -- parsing
-
-    def _begin(self) -> None:
-        self._target = b""
-        self._headers: list[bytes] = []
-        self._body: list[bytes] = []
-        self._allowed_body = self._handler.limits.body_bytes
-        self._expects = False
 
     def _feed(self, data: bytes) -> bytes:
         """Parse; returns what is left of ``data`` after an upgrade request, which is served as if it were none."""
@@ -206,28 +203,34 @@ class ClientConnection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             self._refuse(ApiError(400, "invalid_request", f"The request is not valid HTTP: {error}.", close=True))
             return b""
-        if self._phase is _Phase.HEAD and was in (_Phase.IDLE, _Phase.HEAD) and not self._completed:
+        if self._phase is _HEAD and was in (_IDLE, _HEAD) and not self._completed:
             self._head_bytes += len(data)
-            if self._head_bytes > self._handler.limits.head_bytes:
+            if self._head_bytes > self._limits.head_bytes:
                 self._refuse(self._head_too_large())
         if self._queue and not self._lost:
+            self._paused = True
             self._transport.pause_reading()
         return b""
 
     def on_message_begin(self) -> None:
-        self._phase = _Phase.HEAD
+        self._phase = _HEAD
         self._head_bytes = 0
-        self._begin()
+        self._target = b""
+        self._headers: list[bytes] = []
+        self._body = b""
+        self._parts: list[bytes] = []
+        self._allowed_body = self._limits.body_bytes
+        self._expects = False
         if not self._busy:
-            self._deadline = self._handler.clock() + self._handler.limits.header_timeout_s
+            self._deadline = self._handler.heartbeat + self._limits.header_timeout_s
 
     def on_url(self, url: bytes) -> None:
         self._target += url
-        if len(self._target) > self._handler.limits.head_bytes:
+        if len(self._target) > self._limits.head_bytes:
             raise self._head_too_large()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._phase is not _Phase.HEAD:
+        if self._phase is not _HEAD:
             return  # a trailer
         key = name.lower()
         if key not in NOT_FORWARDED:
@@ -239,18 +242,18 @@ class ClientConnection(asyncio.Protocol):
         elif key == b"content-encoding" and value.lower() not in (b"", b"identity"):
             raise ApiError(415, "invalid_request", "Compressed request bodies are not supported.", close=True)
         self._head_bytes += len(name) + len(value) + 4
-        if self._head_bytes > self._handler.limits.head_bytes or len(self._headers) > self._handler.limits.headers:
+        if self._head_bytes > self._limits.head_bytes or len(self._headers) > self._limits.headers:
             raise self._head_too_large()
 
     def on_headers_complete(self) -> None:
-        self._phase = _Phase.BODY
+        self._phase = _BODY
         if self._allowed_body < 0:
             raise self._body_too_large()
-        self._allowed_body = self._handler.limits.body_bytes
+        self._allowed_body = self._limits.body_bytes
         self._keep_alive = self._parser.should_keep_alive()
         self._chunked_reply = self._parser.get_http_version() != "1.0"
         if not self._busy:
-            self._deadline = self._handler.clock() + self._handler.limits.body_timeout_s
+            self._deadline = self._handler.heartbeat + self._limits.body_timeout_s
             if self._expects:
                 self.write(CONTINUE)
                 self._expects = False
@@ -259,25 +262,26 @@ class ClientConnection(asyncio.Protocol):
         self._allowed_body -= len(body)
         if self._allowed_body < 0:
             raise self._body_too_large()
-        self._body.append(body)
+        if self._body:
+            self._parts.append(body)
+        else:
+            self._body = body
 
     def on_message_complete(self) -> None:
         self._completed = True
-        self._phase = _Phase.IDLE
-        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        self._phase = _IDLE
+        body = self._body if not self._parts else b"".join([self._body, *self._parts])
         request = ClientRequest(
-            self._parser.get_method(),
-            self._target,
-            self._headers,
-            body,
-            keep_alive=self._keep_alive,
-            chunked_reply=self._chunked_reply,
+            self._parser.get_method(), self._target, self._headers, body, self._keep_alive, self._chunked_reply
         )
-        self._queue.append(request)
-        self._advance()
+        if self._busy or self._queue:
+            self._queue.append(request)
+        else:
+            self._busy = True
+            self._handler.serve(request, self)
 
     def _head_too_large(self) -> ApiError:
-        limits = self._handler.limits
+        limits = self._limits
         return ApiError(
             431,
             "headers_too_large",
@@ -286,12 +290,12 @@ class ClientConnection(asyncio.Protocol):
         )
 
     def _body_too_large(self) -> ApiError:
-        limit = self._handler.limits.body_bytes
+        limit = self._limits.body_bytes
         return ApiError(413, "body_too_large", f"The request body is larger than {limit} bytes.", close=True)
 
     def _refuse(self, error: ApiError) -> None:
         """Answer ``error`` in its turn; nothing after it is read."""
-        self._phase = _Phase.REFUSED
+        self._phase = _REFUSED
         self._queue.append(error)
         self._advance()
 
@@ -311,15 +315,17 @@ class ClientConnection(asyncio.Protocol):
                 self._handler.serve(waiting, self)
         self._advancing = False
         if not self._busy and not self._lost and not self._queue:
-            self._transport.resume_reading()
-            if self._expects and self._phase is _Phase.BODY:
+            if self._paused:
+                self._paused = False
+                self._transport.resume_reading()
+            if self._expects and self._phase is _BODY:
                 self.write(CONTINUE)
                 self._expects = False
 
     def _close(self) -> None:
         """Send what is buffered and close; unread bytes of the client get a moment so that they cause no reset."""
         self._queue.clear()
-        self._phase = _Phase.REFUSED
+        self._phase = _REFUSED
         self._deadline = self._handler.clock() + LINGER_S
         if self._transport.can_write_eof():
             self._transport.write_eof()

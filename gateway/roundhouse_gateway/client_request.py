@@ -32,7 +32,7 @@ class ClientRequest:
     __slots__ = ("body", "chunked_reply", "headers", "keep_alive", "method", "target")
 
     def __init__(
-        self, method: bytes, target: bytes, headers: list[bytes], body: bytes, *, keep_alive: bool, chunked_reply: bool
+        self, method: bytes, target: bytes, headers: list[bytes], body: bytes, keep_alive: bool, chunked_reply: bool
     ) -> None:
         self.method = method
         self.target = target
@@ -41,10 +41,7 @@ class ClientRequest:
         self.keep_alive = keep_alive
         self.chunked_reply = chunked_reply
 
-    def for_engine(self, host: bytes, request_id: bytes, body: bytes) -> bytes:
-        return b"".join(
-            [
-                self.method, b" ", self.target, b" HTTP/1.1\r\nhost: ", host, b"\r\n", *self.headers,
-                b"x-request-id: ", request_id, b"\r\ncontent-length: %d\r\n\r\n" % len(body), body,
-            ]
+    def for_engine(self, host: bytes, request_id: int, body: bytes) -> bytes:
+        return b"%b %b HTTP/1.1\r\nhost: %b\r\n%bx-request-id: %016x\r\ncontent-length: %d\r\n\r\n%b" % (
+            self.method, self.target, host, b"".join(self.headers), request_id, len(body), body,
         )  # fmt: skip

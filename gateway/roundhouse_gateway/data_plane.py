@@ -20,7 +20,7 @@ from roundhouse_gateway.client_request import ClientRequest
 from roundhouse_gateway.errors import ApiError
 from roundhouse_gateway.exchange import Exchange
 from roundhouse_gateway.fleet import Fleet, Service
-from roundhouse_gateway.journal import Entry, Journal
+from roundhouse_gateway.journal import Journal, Record
 from roundhouse_gateway.metrics import Metrics
 from roundhouse_gateway.replies import error_reply, json_reply
 from roundhouse_gateway.request_body import read_body
@@ -34,8 +34,7 @@ REFRESH_S: Final = 0.1
 CHECK_S: Final = 0.5
 FLUSH_S: Final = 1.0
 
-_CHAT: Final = b"/v1/chat/completions"
-_COMPLETIONS: Final = b"/v1/completions"
+_INFERENCE: Final = {b"/v1/chat/completions": "/v1/chat/completions", b"/v1/completions": "/v1/completions"}
 _MODELS: Final = b"/v1/models"
 _LOW: Final = 0xFFFFFFFF
 
@@ -58,7 +57,7 @@ class DataPlane:
         self.fleet = fleet
         self.incarnation = incarnation
         self.clock = clock
-        self._wall_clock = wall_clock
+        self.wall_clock = wall_clock
         self._random = random
         self.metrics = Metrics()
         self.journal = Journal()
@@ -89,6 +88,7 @@ class DataPlane:
             now = self.clock()
             self.heartbeat = now
             self.fleet.refresh(now)
+            self.metrics.settle()
             if now - checked >= CHECK_S:
                 checked = now
                 self._check(now)
@@ -132,35 +132,38 @@ class DataPlane:
     def refuse(self, error: ApiError, connection: ClientConnection) -> None:
         self._refuse(error, connection, self._next_number(), None)
 
-    def leave(self, exchange: Exchange) -> None:
+    def leave(self, exchange: Exchange, record: Record) -> None:
         self.exchanges.discard(exchange)
-        if not self.exchanges:
+        self.journal.add(record)
+        self.metrics.done(record)
+        if self.draining and not self.exchanges:
             self._no_exchange.set()
 
     def opened(self, connection: ClientConnection) -> None:
         self.connections.add(connection)
-        self._no_connection.clear()
 
     def closed(self, connection: ClientConnection) -> None:
         self.connections.discard(connection)
-        if not self.connections:
+        if self.draining and not self.connections:
             self._no_connection.set()
+
+    def find(self, number: int) -> Record | None:
+        """A request by its id, whether over or not."""
+        return self.journal.find(number) or next((e.record() for e in self.exchanges if e.number == number), None)
 
     def _serve(self, request: ClientRequest, connection: ClientConnection, number: int) -> None:
         if self.draining:
             raise ApiError(503, "shutting_down", "The gateway is shutting down.", retry_after_s=1, close=True)
-        path = _path(request.target)
-        if path in (_CHAT, _COMPLETIONS):
-            _allow(request, "POST")
+        target = request.target
+        path = _INFERENCE.get(target) or _INFERENCE.get(_path(target))
+        if path is not None:
+            _allow(request, b"POST")
             self._infer(request, connection, number, path)
-        elif path == _MODELS or path.startswith(_MODELS + b"/"):
-            _allow(request, "GET")
-            body = self._models() if path == _MODELS else self._model(path[len(_MODELS) + 1 :])
-            self._answer(body, request, connection, number)
         else:
-            raise ApiError(404, "invalid_request", f"There is no {path.decode('ascii', 'replace')} here.")
+            _allow_models(request, _path(target))
+            self._answer(self._models(_path(target)), request, connection, number)
 
-    def _infer(self, request: ClientRequest, connection: ClientConnection, number: int, path: bytes) -> None:
+    def _infer(self, request: ClientRequest, connection: ClientConnection, number: int, path: str) -> None:
         if len(self.exchanges) >= self.limits.in_flight:
             raise ApiError(503, "overloaded", "The gateway has too many requests in flight.", retry_after_s=1)
         body = read_body(request.body)
@@ -169,18 +172,13 @@ class DataPlane:
             name = next(name for name in body.fields if name in service.control_fields)
             raise ApiError(400, "control_field", f"'{name}' steers the engine and is not for clients.", param=name)
         now = self.clock()
-        route = Route(service, body.fields, path.decode(), random=self._random)
+        route = Route(service, body.fields, path, self._random)
         ranking = route.rank(now)
         if not ranking:
             raise ApiError(503, "no_replica", f"No replica of '{body.model}' is ready.", retry_after_s=5)
-        entry = Entry(
-            f"{number:016x}", service.key, body.model, path.decode(), self._wall_clock(), streams=body.streams
-        )
-        self.journal.add(entry)
-        booking = Booking(service, number, now, streams=body.streams)
-        exchange = Exchange(self, connection, request, body, route, booking, entry)
+        booking = Booking(service, number, now, body.streams)
+        exchange = Exchange(self, connection, request, body, route, booking)
         self.exchanges.add(exchange)
-        self._no_exchange.clear()
         connection.exchange = exchange
         exchange.start(ranking, now)
 
@@ -195,14 +193,14 @@ class DataPlane:
         if not self.fleet.ready:
             raise ApiError(503, "no_replica", "The gateway does not know yet which models exist.", retry_after_s=2)
 
-    def _models(self) -> dict[str, object]:
+    def _models(self, path: bytes) -> dict[str, object]:
+        """All models, or the one that the path names."""
+        if path != _MODELS:
+            name = unquote_to_bytes(path[len(_MODELS) + 1 :]).decode("utf-8", "replace")
+            return _model_object(name, self._service(name))
         self._need_catalogue()
         services = [s for s in self.fleet.services.values() if self.fleet.resolve(s.model_id) is s]
         return {"object": "list", "data": [_model_object(s.model_id, s) for s in services]}
-
-    def _model(self, quoted: bytes) -> dict[str, object]:
-        name = unquote_to_bytes(quoted).decode("utf-8", "replace")
-        return _model_object(name, self._service(name))
 
     def _answer(
         self, body: dict[str, object], request: ClientRequest, connection: ClientConnection, number: int
@@ -210,7 +208,7 @@ class DataPlane:
         keep_alive = request.keep_alive and not connection.closing
         headers = [b"x-request-id: %016x\r\n" % number]
         self.metrics.requests["", "200"] += 1
-        connection.reply(json_reply(200, orjson.dumps(body), headers, keep_alive=keep_alive), keep_alive=keep_alive)
+        connection.reply(json_reply(200, orjson.dumps(body), headers, keep_alive=keep_alive), keep_alive)
 
     def _refuse(
         self, error: ApiError, connection: ClientConnection, number: int, request: ClientRequest | None
@@ -220,7 +218,7 @@ class DataPlane:
         self.metrics.errors[error.code] += 1
         head_only = request is not None and request.method == b"HEAD"
         reply = error_reply(error, request_id=b"%016x" % number, keep_alive=keep_alive, head_only=head_only)
-        connection.reply(reply, keep_alive=keep_alive)
+        connection.reply(reply, keep_alive)
 
     def _next_number(self) -> int:
         self._count = (self._count + 1) & _LOW
@@ -243,10 +241,16 @@ def _path(target: bytes) -> bytes:
     return target.partition(b"?")[0] if b"?" in target else target
 
 
-def _allow(request: ClientRequest, method: str) -> None:
-    if request.method != method.encode():
-        used = request.method.decode("ascii", "replace")
-        raise ApiError(405, "invalid_request", f"{used} is not allowed here; use {method}.", allow=method)
+def _allow(request: ClientRequest, method: bytes) -> None:
+    if request.method != method:
+        used, allowed = request.method.decode("ascii", "replace"), method.decode()
+        raise ApiError(405, "invalid_request", f"{used} is not allowed here; use {allowed}.", allow=allowed)
+
+
+def _allow_models(request: ClientRequest, path: bytes) -> None:
+    if path != _MODELS and not path.startswith(_MODELS + b"/"):
+        raise ApiError(404, "invalid_request", f"There is no {path.decode('ascii', 'replace')[:200]} here.")
+    _allow(request, b"GET")
 
 
 def _model_object(name: str, service: Service) -> dict[str, object]:

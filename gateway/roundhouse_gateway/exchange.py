@@ -12,7 +12,6 @@ passes as it is. Every path ends in `_end`, which releases the booking and tells
 from collections.abc import Callable
 from enum import Enum, StrEnum, auto
 from typing import Any, Protocol
-from uuid import UUID
 
 import orjson
 from roundhouse_engines.dialect import Mark, Usage
@@ -21,7 +20,7 @@ from roundhouse_gateway.bookings import Booking
 from roundhouse_gateway.client_connection import ClientConnection
 from roundhouse_gateway.client_request import NOT_RELAYED, ClientRequest
 from roundhouse_gateway.errors import ApiError
-from roundhouse_gateway.journal import CANDIDATES_KEPT, Attempt, Candidate, Entry
+from roundhouse_gateway.journal import CANDIDATES_KEPT, Attempt, Record
 from roundhouse_gateway.metrics import Metrics
 from roundhouse_gateway.pick import Choice, Reason
 from roundhouse_gateway.replica import Replica
@@ -44,14 +43,18 @@ class ExchangeHost(Protocol):
     metrics: Metrics
     retries: RetryBudget
     clock: Callable[[], float]
+    wall_clock: Callable[[], float]
 
-    def leave(self, exchange: "Exchange") -> None: ...
+    def leave(self, exchange: "Exchange", record: Record) -> None: ...
 
 
 class _Phase(Enum):
     WAITING = auto()
     RELAYING = auto()
     DONE = auto()
+
+
+_WAITING, _RELAYING, _DONE = _Phase
 
 
 class Cause(StrEnum):
@@ -70,7 +73,7 @@ class Cause(StrEnum):
 
 
 _CAUSE_OF = {Failure.CONNECT: Cause.CONNECT, Failure.CUT: Cause.CUT, Failure.PROTOCOL: Cause.PROTOCOL}
-_HEALTHY = frozenset({Cause.BUSY, Cause.DRAIN, Cause.SHUTDOWN})
+_BLAMELESS = frozenset({Cause.BUSY, Cause.DRAIN, Cause.SHUTDOWN})
 """Causes that say nothing against the replica's health."""
 _SAME_AGAIN = frozenset({Cause.CUT, Cause.STATUS, Cause.ABORT, Cause.ERROR})
 """Causes after which the only replica there is may be asked again."""
@@ -80,9 +83,9 @@ class Exchange:
     """Reads an answer for `UpstreamConnection`, serves `ClientConnection`, runs on a `Replica`."""
 
     __slots__ = (
-        "_attempt", "_body", "_booking", "_choice", "_client", "_entry", "_headers", "_heard_at", "_host", "_id",
-        "_parts", "_parts_bytes", "_phase", "_relay", "_replica", "_request", "_route", "_sent_at", "_started_at",
-        "_status", "_tried", "_upstream",
+        "_attempt", "_attempts", "_body", "_booking", "_choice", "_client", "_headers", "_heard_at", "_host",
+        "_matched", "_parts", "_parts_bytes", "_phase", "_ranking", "_relay", "_replica", "_request", "_route",
+        "_sent_at", "_started", "_started_at", "_status", "_ttft_s", "_upstream",
     )  # fmt: skip
 
     def __init__(
@@ -93,7 +96,6 @@ class Exchange:
         body: RequestBody,
         route: Route,
         booking: Booking,
-        entry: Entry,
     ) -> None:
         self._host = host
         self._client = client
@@ -101,19 +103,31 @@ class Exchange:
         self._body = body
         self._route = route
         self._booking = booking
-        self._entry = entry
-        self._id = entry.id.encode()
-        self._phase = _Phase.WAITING
-        self._tried: set[UUID] = set()
+        self._phase = _WAITING
+        self._attempts: list[Attempt] = []
+        self._ttft_s: float | None = None
         self._upstream: UpstreamConnection | None = None
 
     def start(self, ranking: list[Choice], now: float) -> None:
         self._started_at = now
-        route, entry = self._route, self._entry
-        entry.prompt_bytes = route.prompt.size.bytes
-        entry.candidates = [Candidate(c, route.matched_bytes(c.replica.pod_uid)) for c in ranking[:CANDIDATES_KEPT]]
+        self._started = self._host.wall_clock()
+        self._ranking = ranking[:CANDIDATES_KEPT]
+        self._matched = self._route.matched_bytes(self._ranking)
         self._host.retries.request()
-        self._send(ranking[0], ranking[0].reason or Reason.ONLY, now)
+        best = ranking[0]
+        self._send(best, best.reason or Reason.ONLY, now)
+
+    @property
+    def number(self) -> int:
+        return self._booking.request
+
+    def record(self, finish: str = "open", usage: Usage | None = None, total_s: float | None = None) -> Record:
+        """The request for the journal, as it stands."""
+        return Record(
+            self._booking.request, self._route.service.key, self._body.model, self._route.path, self._started,
+            self._body.streams, self._route.prompt.size.bytes, self._ranking, self._matched, self._attempts,
+            self._choice.cached_tokens, usage, self._ttft_s, total_s, self._status, finish,
+        )  # fmt: skip
 
     # -- one attempt
 
@@ -121,10 +135,8 @@ class Exchange:
         replica = self._route.service.replicas[choice.replica.pod_uid]
         self._choice = choice
         self._replica: Replica = replica
-        self._tried.add(replica.pod_uid)
-        self._attempt = Attempt(replica.name, reason.value)
-        self._entry.attempts.append(self._attempt)
-        self._host.metrics.picks[reason.value] += 1
+        self._attempt = Attempt(replica, reason)
+        self._attempts.append(self._attempt)
         self._route.open(self._booking, choice, replica, now)
         replica.breaker.sent(now)
         replica.exchanges.add(self)
@@ -132,14 +144,15 @@ class Exchange:
 
     def _dispatch(self, now: float, *, fresh: bool) -> None:
         self._sent_at = self._heard_at = now
-        self._relay: StreamRelay | None = None
         self._status = 0
+        self._relay: StreamRelay | None = None
         self._headers: list[tuple[bytes, bytes]] = []
         self._parts: list[bytes] = []
         self._parts_bytes = 0
-        pool = self._replica.pool
-        body = self._body.for_engine(self._replica.member.engine_model)
-        self._upstream = pool.send(self, self._request.for_engine(pool.host_header, self._id, body), fresh=fresh)
+        replica = self._replica
+        body = self._body.for_engine(replica.member.engine_model)
+        payload = self._request.for_engine(replica.pool.host_header, self._booking.request, body)
+        self._upstream = replica.pool.send(self, payload, fresh=fresh)
 
     # -- AnswerReader
 
@@ -147,58 +160,62 @@ class Exchange:
         self._status = status
         self._headers = headers
         if 200 <= status < 300 and _is_event_stream(headers):
-            engine, asked = self._replica.member.engine_model, self._body.model
-            rename = ModelRename(engine, asked) if engine and engine != asked else None
-            self._relay = StreamRelay(self._replica.dialect, drop_usage=self._body.needs_usage_splice, rename=rename)
+            self._relay = StreamRelay(
+                self._replica.dialect, drop_usage=self._body.needs_usage_splice, rename=self._rename()
+            )
 
-    def answer_data(self, data: bytes, *, complete: bool) -> None:
-        if self._phase is _Phase.DONE:
+    def answer_data(self, data: bytes, complete: bool) -> None:
+        if self._phase is _DONE:
             return
         if complete:
             self._upstream = None
-        if self._relay is not None:
-            self._stream(self._relay, data, complete=complete)
-            return
-        self._parts.append(data)
-        self._parts_bytes += len(data)
-        if self._parts_bytes > MAX_ANSWER_BYTES:
-            self._failed(Cause.PROTOCOL, _upstream_error(f"The answer is larger than {MAX_ANSWER_BYTES} bytes."))
-        elif complete:
-            self._whole(b"".join(self._parts))
+        relay = self._relay
+        if relay is not None:
+            self._stream(relay, data, complete)
+        elif complete and not self._parts:
+            self._whole(data)
+        else:
+            self._parts.append(data)
+            self._parts_bytes += len(data)
+            if self._parts_bytes > MAX_ANSWER_BYTES:
+                self._failed(Cause.PROTOCOL, _upstream_error(f"The answer is larger than {MAX_ANSWER_BYTES} bytes."))
+            elif complete:
+                self._whole(b"".join(self._parts))
 
     def answer_failed(self, failure: Failure, detail: str) -> None:
-        if self._phase is _Phase.DONE:
+        if self._phase is _DONE:
             return
         self._upstream = None
         if failure is Failure.STALE:
             self._dispatch(self._host.clock(), fresh=True)
         elif self._relay is not None and self._relay.end is Mark.DONE:
-            self._end("complete")
+            self._finish_stream()
         else:
             self._failed(_CAUSE_OF[failure], _upstream_error(f"Replica {self._replica.name}: {detail}."))
 
     # -- relaying
 
-    def _stream(self, relay: StreamRelay, data: bytes, *, complete: bool) -> None:
-        self._heard_at = now = self._host.clock()
+    def _stream(self, relay: StreamRelay, data: bytes, complete: bool) -> None:
+        self._heard_at = self._host.clock()
         try:
             out = relay.feed(data)
         except OverflowError as error:
             self._failed(Cause.PROTOCOL, _upstream_error(f"Replica {self._replica.name}: {error}."))
             return
-        finished = complete and relay.end is Mark.DONE
-        framed = self._frame(out, last=finished)
-        if relay.started and self._phase is _Phase.WAITING:
-            self._first_event(now)
+        end = relay.end
+        framed = self._frame(out, last=complete and end is Mark.DONE)
+        if self._phase is _WAITING and relay.started:
+            self._first_event(self._heard_at)
             framed = self._head(b"transfer-encoding: chunked\r\n" if self._request.chunked_reply else b"") + framed
         if framed:
             self._client.write(framed)
-        if finished:
-            self._end("complete", usage=relay.usage)
-        elif relay.end is Mark.ABORT or relay.end is Mark.ERROR:
+        if end is None:
+            if complete:
+                self._failed(Cause.CUT, _upstream_error(f"Replica {self._replica.name} ended the stream early."))
+        elif end is not Mark.DONE:
             self._engine_gave_up(relay)
         elif complete:
-            self._failed(Cause.CUT, _upstream_error(f"Replica {self._replica.name} ended the stream early."))
+            self._end("complete", relay.usage)
 
     def _frame(self, out: bytes, *, last: bool) -> bytes:
         if not self._request.chunked_reply:
@@ -207,11 +224,10 @@ class Exchange:
         return framed + LAST_CHUNK if last else framed
 
     def _first_event(self, now: float) -> None:
-        self._phase = _Phase.RELAYING
+        self._phase = _RELAYING
         self._booking.first_event(now)
         self._replica.succeeded()
-        self._entry.ttft_s = now - self._started_at
-        self._host.metrics.ttft[self._entry.service].observe(now - self._started_at)
+        self._ttft_s = now - self._started_at
 
     def _engine_gave_up(self, relay: StreamRelay) -> None:
         """An abort, or an error event. One that blames the request, before anything else came, passes as it is."""
@@ -219,56 +235,64 @@ class Exchange:
             self._failed(Cause.ABORT, _upstream_error(f"Replica {self._replica.name} aborted the request."))
             return
         status, message = _error_of(relay.error_event.partition(b"data:")[2])
-        if self._phase is _Phase.WAITING and 400 <= status < 500:
+        if self._phase is _WAITING and 400 <= status < 500:
             self._first_event(self._host.clock())
             head = self._head(b"transfer-encoding: chunked\r\n" if self._request.chunked_reply else b"")
             self._client.write(head + self._frame(relay.error_event, last=True))
-            self._end("error")
+            self._end("refused")
         else:
             self._failed(Cause.ERROR, _upstream_error(f"Replica {self._replica.name} reported: {message}"))
 
     def _whole(self, body: bytes) -> None:
         """A complete answer that is no stream."""
-        name = self._replica.name
-        if self._status >= 500:
-            _, message = _error_of(body)
-            if self._status == 503:
-                busy = ApiError(503, "overloaded", f"Replica {name} is busy: {message}", retry_after_s=1)
-                self._failed(Cause.BUSY, busy)
-            else:
-                self._failed(Cause.STATUS, _upstream_error(f"Replica {name} answered {self._status}: {message}"))
+        status, replica = self._status, self._replica
+        if status >= 500:
+            self._engine_failed(status, body)
             return
         usage: Usage | None = None
-        if self._status < 300:
-            usage = self._replica.dialect.usage(body)
-            engine, asked = self._replica.member.engine_model, self._body.model
-            if engine and engine != asked:
-                body = ModelRename(engine, asked).apply(body)
+        if status < 300:
+            usage = replica.dialect.usage(body)
+            rename = self._rename()
+            if rename is not None:
+                body = rename.apply(body)
             self._booking.answered(self._host.clock())
-        self._replica.succeeded()
+        replica.succeeded()
         self._client.write(self._head(b"content-length: %d\r\n" % len(body)) + body)
-        self._end("complete" if self._status < 400 else "refused", usage=usage)
+        self._end("complete" if status < 400 else "refused", usage)
+
+    def _engine_failed(self, status: int, body: bytes) -> None:
+        _, message = _error_of(body)
+        name = self._replica.name
+        if status == 503:
+            busy = ApiError(503, "overloaded", f"Replica {name} is busy: {message}", retry_after_s=1)
+            self._failed(Cause.BUSY, busy)
+        else:
+            self._failed(Cause.STATUS, _upstream_error(f"Replica {name} answered {status}: {message}"))
+
+    def _rename(self) -> ModelRename | None:
+        """Engine's model name → the one that the client asked for."""
+        engine, asked = self._replica.member.engine_model, self._body.model
+        return ModelRename(engine, asked) if engine and engine != asked else None
 
     def _head(self, framing: bytes) -> bytes:
         lines = [status_line(self._status)]
         for name, value in self._headers:
             if name.lower() not in NOT_RELAYED:
                 lines.append(b"%b: %b\r\n" % (name, value))
-        lines.append(b"x-request-id: %b\r\n" % self._id)
+        lines.append(b"x-request-id: %016x\r\n" % self._booking.request)
         if self._host.settings.explain_headers:
-            lines.append(self._replica.explain_header)
             lines.append(
-                b"x-roundhouse-predicted-cached-tokens: %d\r\nx-roundhouse-reason: %b\r\n"
-                % (self._choice.cached_tokens, self._attempt.reason.encode())
+                b"%bx-roundhouse-predicted-cached-tokens: %d\r\nx-roundhouse-reason: %b\r\n"
+                % (self._replica.explain_header, self._choice.cached_tokens, self._attempt.reason.encode())
             )
         lines.append(framing)
         lines.append(b"\r\n" if self._keeps_alive else b"connection: close\r\n\r\n")
-        self._entry.status = self._status
         return b"".join(lines)
 
     @property
     def _keeps_alive(self) -> bool:
-        return self._request.keep_alive and self._request.chunked_reply and not self._client.closing
+        request = self._request
+        return request.keep_alive and request.chunked_reply and not self._client.closing
 
     # -- ServedExchange
 
@@ -290,15 +314,13 @@ class Exchange:
         """Enforce the time limits. A client that is slow to read stops the clock: its engine is not being read."""
         patience = self._host.settings.patience
         name = self._replica.name
-        if self._phase is _Phase.RELAYING:
-            assert self._relay is not None
+        if self._phase is _RELAYING and self._relay is not None:
             if now - self._heard_at > patience.event_s and not self._client.stalled:
                 if self._relay.end is Mark.DONE:
                     self._finish_stream()
                 else:
-                    self._failed(
-                        Cause.SILENCE, _timeout_error(f"Replica {name} sent nothing for {patience.event_s:g} s.")
-                    )
+                    text = f"Replica {name} sent nothing for {patience.event_s:g} s."
+                    self._failed(Cause.SILENCE, _timeout_error(text))
         elif self._body.streams:
             if now - self._sent_at > patience.first_event_s:
                 text = f"Replica {name} sent no event within {patience.first_event_s:g} s."
@@ -319,20 +341,19 @@ class Exchange:
     def _failed(self, cause: Cause, error: ApiError) -> None:
         """An attempt failed: send it elsewhere if nothing has reached the client, else tell it."""
         now = self._host.clock()
-        if cause not in _HEALTHY:
+        if cause not in _BLAMELESS:
             self._replica.failed(now)
-        following = self._following(cause, now) if self._phase is _Phase.WAITING else None
+        following = self._following(cause, now) if self._phase is _WAITING else None
         if following is None:
             self._give_up(cause, error)
             return
         self._leave_replica(cause.value)
-        self._host.metrics.retries[cause.value] += 1
         self._send(following, Reason.RETRY, now)
 
     def _following(self, cause: Cause, now: float) -> Choice | None:
-        if len(self._entry.attempts) >= self._host.settings.patience.attempts:
+        if len(self._attempts) >= self._host.settings.patience.attempts:
             return None
-        ranking = self._route.rank(now, without=self._tried)
+        ranking = self._route.rank(now, without={attempt.pod_uid for attempt in self._attempts})
         if not ranking and cause in _SAME_AGAIN:
             ranking = self._route.rank(now)
         return ranking[0] if ranking and self._host.retries.take(now) else None
@@ -340,21 +361,19 @@ class Exchange:
     def _give_up(self, cause: Cause, error: ApiError) -> None:
         self._attempt.outcome = cause.value
         self._host.metrics.errors[error.code] += 1
-        if self._phase is _Phase.WAITING:
-            self._entry.status = error.status
-            keep_alive = self._keeps_alive
-            self._client.write(error_reply(error, request_id=self._id, keep_alive=keep_alive))
+        if self._phase is _WAITING:
+            self._status = error.status
+            request_id = b"%016x" % self._booking.request
+            self._client.write(error_reply(error, request_id=request_id, keep_alive=self._keeps_alive))
             self._end("error")
         else:
-            self._host.metrics.broken_streams[self._entry.service, cause.value] += 1
             self._client.write(self._frame(error_event(error), last=True))
             self._end("broken")
 
     def _finish_stream(self) -> None:
-        """[DONE] was relayed, but the engine does not end its answer."""
-        assert self._relay is not None
+        """[DONE] was relayed, but the engine does not end its answer properly."""
         self._client.write(self._frame(b"", last=True))
-        self._end("complete", usage=self._relay.usage)
+        self._end("complete", self._relay.usage if self._relay is not None else None)
 
     def _leave_replica(self, outcome: str) -> None:
         self._attempt.outcome = outcome
@@ -363,36 +382,24 @@ class Exchange:
             self._upstream.cancel()
             self._upstream = None
 
-    def _end(self, finish: str, *, usage: Usage | None = None) -> None:
-        if self._phase is _Phase.DONE:
+    def _end(self, finish: str, usage: Usage | None = None) -> None:
+        if self._phase is _DONE:
             return
-        self._phase = _Phase.DONE
-        keep_alive = finish in ("complete", "refused", "error") and self._keeps_alive
+        keep_alive = finish not in ("broken", "client_gone") and self._keeps_alive
+        self._phase = _DONE
         now = self._host.clock()
         self._leave_replica(finish if self._attempt.outcome == "open" else self._attempt.outcome)
-        self._booking.end(now, usage, self._route.prompt)
-        self._record(finish, usage, now)
-        self._host.leave(self)
-        self._client.finish(keep_alive=keep_alive)
-
-    def _record(self, finish: str, usage: Usage | None, now: float) -> None:
-        entry, metrics = self._entry, self._host.metrics
-        entry.finish = finish
-        entry.total_s = now - self._started_at
-        metrics.requests[entry.service, "499" if finish == "client_gone" else str(entry.status)] += 1
-        metrics.predicted_cached[entry.service] += self._choice.cached_tokens
-        if usage is not None:
-            entry.prompt_tokens, entry.completion_tokens = usage.prompt_tokens, usage.completion_tokens
-            entry.cached_tokens = usage.cached_tokens
-            metrics.prompt_tokens[entry.service] += usage.prompt_tokens
-            metrics.completion_tokens[entry.service] += usage.completion_tokens
-            metrics.reported_cached[entry.service] += usage.cached_tokens or 0
+        prompt = self._route.prompt
+        self._booking.end(now, usage, None if prompt.exact_tokens is not None else prompt.size)
+        self._host.leave(self, self.record(finish, usage, now - self._started_at))
+        self._client.finish(keep_alive)
 
 
 def _is_event_stream(headers: list[tuple[bytes, bytes]]) -> bool:
-    return any(
-        name.lower() == b"content-type" and value.lower().startswith(b"text/event-stream") for name, value in headers
-    )
+    for name, value in headers:
+        if name.lower() == b"content-type":
+            return value.lower().startswith(b"text/event-stream")
+    return False
 
 
 def _upstream_error(message: str) -> ApiError:

@@ -7,9 +7,10 @@ wins a served name that two claim; ``namespace/name`` always works.
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
+from roundhouse_engines.dialect import Usage
 from roundhouse_engines.errors import EngineError
 from roundhouse_kv.catalogue_store import Catalogue
 from roundhouse_kv.errors import KvError
@@ -18,13 +19,15 @@ from roundhouse_kv.records import Member, Profile
 from roundhouse_kv.render import Renderer
 
 from roundhouse_gateway.learning import Shape, start_shape
-from roundhouse_gateway.pick import MeanRequest, ReplicaFacts
+from roundhouse_gateway.pick import Choice, MeanRequest
 from roundhouse_gateway.replica import Replica
 from roundhouse_gateway.settings import Patience
-from roundhouse_gateway.tokens import TokenRatios
+from roundhouse_gateway.tokens import CHUNK_BYTES, TextSize, TokenRatios
+from roundhouse_gateway.truth import Verdict
 
 log = logging.getLogger(__name__)
 
+LESSONS_AT_ONCE: Final = 64
 _MEAN_GAIN = 0.05
 
 
@@ -36,6 +39,16 @@ class Feed(Protocol):
 
     @property
     def views(self) -> Mapping[str, ServiceView]: ...
+
+
+class Lesson(NamedTuple):
+    """What one answer told: ``choice`` was the prediction, ``event_tokens`` the cached tokens predicted from events
+    alone, ``size`` the prompt's, None when it came as token ids."""
+
+    choice: Choice
+    usage: Usage
+    size: TextSize | None
+    event_tokens: int
 
 
 class Service:
@@ -50,11 +63,12 @@ class Service:
         self._renderers: dict[str, Renderer | None] = {}
         self._bad_members: set[str] = set()
         self.replicas: dict[UUID, Replica] = {}
-        self.digests: list[str] = []
-        self.facts: list[ReplicaFacts] = []
+        self.digests = [""]
+        self.order: list[Replica] = []
         self.ratios = TokenRatios()
         self.mean = MeanRequest(0.05, 500.0)
         self.mean_completion = 200.0
+        self._lessons: list[Lesson] = []
         self.in_flight = 0
         self.last_request_at: float | None = None
         self.control_fields: frozenset[str] = frozenset()
@@ -77,15 +91,10 @@ class Service:
         for replica in self.replicas.values():
             replica.pool.retire()
 
-    def learn_mean(self, own_s: float, context_tokens: float) -> None:
-        mean = self.mean
-        self.mean = MeanRequest(
-            mean.prefill_s + _MEAN_GAIN * (own_s - mean.prefill_s),
-            mean.context_tokens + _MEAN_GAIN * (context_tokens - mean.context_tokens),
-        )
-
-    def learn_answer(self, tokens: int) -> None:
-        self.mean_completion += _MEAN_GAIN * (tokens - self.mean_completion)
+    def hear(self, lesson: "Lesson") -> None:
+        """An answer came; `refresh` learns from it. Under a flood a part of the answers teaches as much as all."""
+        if len(self._lessons) < LESSONS_AT_ONCE:
+            self._lessons.append(lesson)
 
     def refresh(self, now: float) -> None:
         self._compile_profiles()
@@ -98,10 +107,10 @@ class Service:
             used = self._replica(member)
             if used is not None:
                 self._observe(used, member, now)
-        self._learn()
-        self.facts = [replica.facts for replica in self.replicas.values()]
+        self._learn(now)
         digests = Counter(r.digest for r in self.replicas.values() if r.predictable)
-        self.digests = [digest for digest, _ in digests.most_common()]
+        self.digests = [digest for digest, _ in digests.most_common()] or [""]
+        self.order = list(self.replicas.values())
         self.control_fields = frozenset[str]().union(*(r.dialect.control_fields for r in self.replicas.values()))
 
     def _replica(self, member: Member) -> Replica | None:
@@ -173,13 +182,35 @@ class Service:
                 self._shapes[digest, gpu_type] = shape
         return shape
 
-    def _learn(self) -> None:
-        """From first events of all gateways."""
+    def _learn(self, now: float) -> None:
+        """From samples of all gateways, and from own answers."""
         for sample in self.view.books.take_samples():
             replica = self.replicas.get(sample.pod_uid)
             if replica is not None:
                 replica.speed.learn(replica.shape, sample.uncached_tokens, sample.cached_tokens, sample.busy_s)
                 replica.refresh()
+        for lesson in self._lessons:
+            self._learn_from(lesson, now)
+        self._lessons.clear()
+
+    def _learn_from(self, lesson: "Lesson", now: float) -> None:
+        choice, usage, size, event_tokens = lesson
+        if size is not None:
+            self.ratios.learn(size, usage.prompt_tokens)
+        self.mean_completion += _MEAN_GAIN * (usage.completion_tokens - self.mean_completion)
+        context = usage.prompt_tokens + usage.completion_tokens
+        self.mean = MeanRequest(
+            self.mean.prefill_s + _MEAN_GAIN * (choice.own_s - self.mean.prefill_s),
+            self.mean.context_tokens + _MEAN_GAIN * (context - self.mean.context_tokens),
+        )
+        replica = self.replicas.get(choice.replica.pod_uid)
+        if replica is None or usage.cached_tokens is None or not event_tokens:
+            return
+        tolerance = 2 * replica.block_size + 2 * CHUNK_BYTES * self.ratios.ascii
+        verdict = replica.truth.judge(event_tokens, usage.cached_tokens, tolerance, now)
+        if verdict is not Verdict.FINE:
+            replica.distrusted(verdict)
+            self.view.index.distrust(replica.pod_uid, now)
 
 
 class Fleet:

@@ -1,75 +1,67 @@
 """The last ten thousand requests: why each went where it went, what was predicted, what came out. No prompts."""
 
-from collections import deque
 from typing import Any, Final, NamedTuple
 
-from roundhouse_gateway.pick import Choice, Standing
+from roundhouse_engines.dialect import Usage
+
+from roundhouse_gateway.pick import Choice, Reason, Standing
+from roundhouse_gateway.replica import Replica
 
 KEPT: Final = 10_000
 CANDIDATES_KEPT: Final = 8
 
 
-class Candidate(NamedTuple):
-    """A ranked replica and the bytes of the prompt that it was predicted to hold."""
-
-    choice: Choice
-    matched_bytes: int
-
-
 class Attempt:
     """One replica tried. ``outcome`` is ``open`` until it is known."""
 
-    __slots__ = ("outcome", "reason", "replica")
+    __slots__ = ("outcome", "pod_uid", "reason", "replica")
 
-    def __init__(self, replica: str, reason: str) -> None:
-        self.replica = replica
+    def __init__(self, replica: Replica, reason: Reason) -> None:
+        self.replica = replica.name
+        self.pod_uid = replica.pod_uid
         self.reason = reason
         self.outcome = "open"
 
 
-class Entry:
-    """One request. ``started`` is Unix seconds; ``status`` 0 while nothing was answered."""
+class Record(NamedTuple):
+    """One request, over or still open. ``number`` is its id, ``started`` Unix seconds, ``status`` 0 while nothing was
+    answered; ``ranking`` and ``matched_bytes`` (of the same candidates) as they were at its first pick."""
 
-    __slots__ = (
-        "attempts", "cached_tokens", "candidates", "completion_tokens", "finish", "id", "model", "path", "prompt_bytes",
-        "prompt_tokens", "service", "started", "status", "streams", "total_s", "ttft_s",
-    )  # fmt: skip
-
-    def __init__(self, request_id: str, service: str, model: str, path: str, started: float, *, streams: bool) -> None:
-        self.id = request_id
-        self.service = service
-        self.model = model
-        self.path = path
-        self.started = started
-        self.streams = streams
-        self.prompt_bytes = 0
-        self.candidates: list[Candidate] = []
-        self.attempts: list[Attempt] = []
-        self.prompt_tokens: int | None = None
-        self.cached_tokens: int | None = None
-        self.completion_tokens: int | None = None
-        self.ttft_s: float | None = None
-        self.total_s: float | None = None
-        self.status = 0
-        self.finish = "open"
+    number: int
+    service: str
+    model: str
+    path: str
+    started: float
+    streams: bool
+    prompt_bytes: int
+    ranking: list[Choice]
+    matched_bytes: list[int]
+    attempts: list[Attempt]
+    cached_predicted: int
+    usage: Usage | None
+    ttft_s: float | None
+    total_s: float | None
+    status: int
+    finish: str
 
     def as_json(self) -> dict[str, Any]:
         """Contracts §9."""
+        usage = self.usage
         return {
             "v": 1,
-            "id": self.id,
+            "id": f"{self.number:016x}",
             "service": self.service,
             "model": self.model,
             "started": self.started,
             "path": self.path,
             "streams": self.streams,
             "promptBytes": self.prompt_bytes,
-            "candidates": [_candidate(c) for c in self.candidates],
+            "candidates": [_candidate(c, m) for c, m in zip(self.ranking, self.matched_bytes, strict=True)],
             "picks": [{"replica": a.replica, "reason": a.reason, "outcome": a.outcome} for a in self.attempts],
             "actual": {
-                "promptTokens": self.prompt_tokens,
-                "cachedTokens": self.cached_tokens,
-                "completionTokens": self.completion_tokens,
+                "promptTokens": usage.prompt_tokens if usage is not None else None,
+                "cachedTokens": usage.cached_tokens if usage is not None else None,
+                "completionTokens": usage.completion_tokens if usage is not None else None,
                 "ttftSeconds": self.ttft_s,
                 "totalSeconds": self.total_s,
                 "status": self.status,
@@ -79,31 +71,23 @@ class Entry:
 
 
 class Journal:
-    """Ring of entries by id."""
+    """A ring: requests are numbered one by one, so a number tells its own place."""
 
     def __init__(self, kept: int = KEPT) -> None:
-        self._order: deque[str] = deque()
-        self._entries: dict[str, Entry] = {}
-        self._kept = kept
+        self._ring: list[Record | None] = [None] * kept
 
-    def __len__(self) -> int:
-        return len(self._entries)
+    def add(self, record: Record) -> None:
+        self._ring[record.number % len(self._ring)] = record
 
-    def add(self, entry: Entry) -> None:
-        if len(self._order) >= self._kept:
-            del self._entries[self._order.popleft()]
-        self._order.append(entry.id)
-        self._entries[entry.id] = entry
-
-    def find(self, request_id: str) -> Entry | None:
-        return self._entries.get(request_id)
+    def find(self, number: int) -> Record | None:
+        record = self._ring[number % len(self._ring)]
+        return record if record is not None and record.number == number else None
 
 
-def _candidate(candidate: Candidate) -> dict[str, Any]:
-    choice = candidate.choice
+def _candidate(choice: Choice, matched_bytes: int) -> dict[str, Any]:
     return {
         "replica": choice.replica.name,
-        "matchedBytes": candidate.matched_bytes,
+        "matchedBytes": matched_bytes,
         "predictedCachedTokens": choice.cached_tokens,
         "bookedSeconds": round(choice.booked_s, 6),
         "ownSeconds": round(choice.own_s, 6),

@@ -13,11 +13,12 @@ Formula and d come from a simulation of eight replicas under the Mooncake conver
 mean time to first token and the next best policy 2.1 s.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
+from operator import itemgetter
 from random import Random
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 from roundhouse_kv.pod_books import BookedLoad
@@ -58,7 +59,7 @@ _REASON_OF = {Standing.STALE: Reason.STALE, Standing.HUNG: Reason.HUNG, Standing
 
 @dataclass(frozen=True, slots=True)
 class PrefillCost:
-    """Seconds of prefill on one replica: ``a`` per token, ``q`` per token and token of context; × ``f`` + ``b``."""
+    """Seconds of prefill on one replica: ``a`` per token, ``q`` per token and token of context, × ``f`` + ``b``."""
 
     a: float
     q: float
@@ -74,7 +75,8 @@ class ReplicaFacts:
     """What is known of one replica at the last look. ``state`` is its lease's, None when it has none.
 
     ``closed_until``: its breaker lets nothing through before (monotonic seconds). ``unknown_waiting`` and
-    ``unknown_running``: requests that its engine reported beyond the sum of the books.
+    ``unknown_running``: requests that its engine reported beyond the sum of the books. ``standing`` follows from the
+    rest but for the breaker; None: not a candidate.
     """
 
     name: str
@@ -87,22 +89,36 @@ class ReplicaFacts:
     closed_until: float = 0.0
     unknown_waiting: int = 0
     unknown_running: int = 0
+    standing: Standing | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "standing", self._stand())
+
+    def _stand(self) -> Standing | None:
+        if self.terminating or self.state in _LEAVING or (self.state == "starting" and not self.stale):
+            return None
+        if self.stale or self.state is None:
+            return Standing.STALE
+        return Standing.HUNG if self.hung else Standing.GOOD
 
 
-@dataclass(frozen=True, slots=True)
-class PromptFacts:
+class PromptFacts(Protocol):
     """``tokens`` of prompt, estimated. ``affinity`` hashes the conversation so far; None when there is none yet."""
 
-    tokens: int
-    affinity: Callable[[], int | None]
+    @property
+    def tokens(self) -> int: ...
+
+    def affinity(self) -> int | None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class MeanRequest:
+class MeanRequest(NamedTuple):
     """What an unknown request is taken for."""
 
     prefill_s: float = 0.0
     context_tokens: float = 0.0
+
+
+NOTHING_KNOWN: Final = MeanRequest()
 
 
 class Choice(NamedTuple):
@@ -118,6 +134,9 @@ class Choice(NamedTuple):
     reason: Reason | None = None
 
 
+_ORDER = itemgetter(1, 6)  # standing, total_s
+
+
 def pick(
     prompt: PromptFacts,
     replicas: Sequence[ReplicaFacts],
@@ -126,67 +145,61 @@ def pick(
     now: float,
     *,
     random: Random,
-    mean: MeanRequest = MeanRequest(),
+    mean: MeanRequest = NOTHING_KNOWN,
 ) -> list[Choice]:
     """Rank the candidates, best first; empty when there is none.
 
     ``loads[i]`` and ``cached[i]`` (prompt tokens predicted to be in its cache) belong to ``replicas[i]``.
     """
+    tokens = prompt.tokens
     ranking: list[Choice] = []
     for replica, load, known in zip(replicas, loads, cached, strict=True):
-        standing = _standing(replica, now)
+        standing = replica.standing
         if standing is None:
             continue
-        hit = max(0, min(known, prompt.tokens - 1))
-        own_s = replica.cost.seconds(prompt.tokens - hit, hit)
-        unknown = replica.unknown_waiting + replica.unknown_running
-        booked_s = load.prefill_s + replica.unknown_waiting * mean.prefill_s
-        context_s = SECONDS_PER_CONTEXT_TOKEN * (load.context_tokens + unknown * mean.context_tokens)
+        if replica.closed_until > now:
+            standing = Standing.BROKEN
+        hit = known if known < tokens else tokens - 1
+        own_s = replica.cost.seconds(tokens - hit, hit)
+        booked_s, context = load.prefill_s, float(load.context_tokens)
+        if replica.unknown_waiting or replica.unknown_running:
+            booked_s += replica.unknown_waiting * mean.prefill_s
+            context += (replica.unknown_waiting + replica.unknown_running) * mean.context_tokens
+        context_s = SECONDS_PER_CONTEXT_TOKEN * context
         ranking.append(Choice(replica, standing, hit, booked_s, own_s, context_s, booked_s + own_s + context_s))
     if len(ranking) > 1:
-        ranking.sort(key=_order)
+        ranking.sort(key=_ORDER)
     if ranking:
         _settle(ranking, prompt, random)
     return ranking
-
-
-def _order(choice: Choice) -> tuple[int, float]:
-    return choice.standing, choice.total_s
-
-
-def _standing(replica: ReplicaFacts, now: float) -> Standing | None:
-    """None: not a candidate."""
-    if replica.terminating or replica.state in _LEAVING or (replica.state == "starting" and not replica.stale):
-        return None
-    if replica.closed_until > now:
-        return Standing.BROKEN
-    if replica.stale or replica.state is None:
-        return Standing.STALE
-    return Standing.HUNG if replica.hung else Standing.GOOD
 
 
 def _settle(ranking: list[Choice], prompt: PromptFacts, random: Random) -> None:
     """Break the near-tie at the top, and say why the first is the first."""
     best = ranking[0]
     reason = _REASON_OF.get(best.standing)
-    tied = 1
-    while tied < len(ranking) and _near(ranking[tied], best):
-        tied += 1
-    if tied > 1:
-        affinity = prompt.affinity()
-        if affinity is None:
-            winner = random.randrange(tied)
-        else:
-            winner = max(range(tied), key=lambda i: xxh3_64_intdigest(ranking[i].replica.pod_uid.bytes, affinity))
-        ranking.insert(0, ranking.pop(winner))
-        reason = reason or (Reason.RANDOM if affinity is None else Reason.AFFINITY)
-    elif len(ranking) == 1:
+    if len(ranking) == 1:
         reason = reason or Reason.ONLY
+    elif _near(ranking[1], best):
+        affinity = prompt.affinity()
+        best = ranking.pop(_winner(ranking, affinity, random))
+        ranking.insert(0, best)
+        reason = reason or (Reason.RANDOM if affinity is None else Reason.AFFINITY)
     elif reason is None:
         hits = [choice.cached_tokens for choice in ranking]
         reason = Reason.CACHE if best.cached_tokens == max(hits) > min(hits) else Reason.LOAD
-    ranking[0] = ranking[0]._replace(reason=reason)
+    ranking[0] = Choice(*best[:7], reason)
+
+
+def _winner(ranking: Sequence[Choice], affinity: int | None, random: Random) -> int:
+    """Index of the one that wins the near-tie at the top."""
+    tied = 2
+    while tied < len(ranking) and _near(ranking[tied], ranking[0]):
+        tied += 1
+    if affinity is None:
+        return int(random.random() * tied)
+    return max(range(tied), key=lambda i: xxh3_64_intdigest(ranking[i].replica.pod_uid.bytes, affinity))
 
 
 def _near(choice: Choice, best: Choice) -> bool:
-    return choice.standing is best.standing and choice.total_s - best.total_s < NEAR_TIE_S
+    return choice.total_s - best.total_s < NEAR_TIE_S and choice.standing is best.standing

@@ -6,31 +6,44 @@ profile has no keys: nothing is predicted for it, and the engine will say what i
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from roundhouse_kv.errors import RenderError
-from roundhouse_kv.keys import chain_keys, root_key
+from roundhouse_kv.keys import CHUNK_BYTES, chain_keys, root_key
 from roundhouse_kv.render import Renderer
 from xxhash import xxh3_64_intdigest
 
-from roundhouse_gateway.tokens import TextSize
+from roundhouse_gateway.tokens import TextSize, TokenRatios
 
 CHAT: Final = "/v1/chat/completions"
 HISTORY_ROOT: Final = "history"
 """Stands for the profile digest in the root of keys that no engine event can match."""
 
 
-@dataclass(slots=True)
 class Prompt:
     """``keys``: prefix keys, none when nothing can be predicted. ``conversation``: the last assistant message, "" when
-    there is none. ``exact_tokens``: the prompt came as token ids."""
+    there is none. ``exact_tokens``: the prompt came as token ids. ``tokens``: their number, or its `estimate`."""
 
-    data: bytes
-    size: TextSize
-    keys: list[int]
-    conversation: str = ""
-    exact_tokens: int | None = None
+    __slots__ = ("_ratios", "conversation", "data", "exact_tokens", "keys", "size", "tokens")
+
+    def __init__(
+        self, data: bytes, size: TextSize, keys: list[int], conversation: str = "", exact_tokens: int | None = None
+    ) -> None:
+        self.data = data
+        self.size = size
+        self.keys = keys
+        self.conversation = conversation
+        self.exact_tokens = exact_tokens
+        self.tokens = exact_tokens or 1
+
+    def estimate(self, ratios: TokenRatios) -> None:
+        """Set ``tokens``, and what `cached_tokens` goes by."""
+        self._ratios = ratios
+        if self.exact_tokens is None:
+            self.tokens = ratios.tokens(self.size)
+
+    def cached_tokens(self, matched_bytes: int, block_size: int) -> int:
+        return self._ratios.cached_tokens(self.size, matched_bytes, block_size=block_size, prompt_tokens=self.tokens)
 
     def affinity(self) -> int | None:
         """Hash of the prompt up to the end of the last assistant message; None when this is the first turn."""
@@ -50,7 +63,7 @@ def read_prompt(fields: Mapping[str, Any], path: str, renderer: Renderer | None,
                 return _several(prompt)
             fields = {**fields, "prompt": prompt[0]}
     turns = _turns(fields) if path == CHAT else []
-    said = next((_text(turn) for turn in reversed(turns) if turn.get("role") == "assistant"), "")
+    said = _last_said(turns) if len(turns) > 1 else ""
     salt = fields.get("cache_salt")
     salt = salt if isinstance(salt, str) else ""
     if renderer is not None:
@@ -64,11 +77,11 @@ def read_prompt(fields: Mapping[str, Any], path: str, renderer: Renderer | None,
             return Prompt(data, TextSize.of(rendered.text, parts), chain_keys(data, root_key(digest, "", salt)), said)
     else:
         digest = HISTORY_ROOT
-    text = "".join(f"<{turn.get('role')}>\n{_text(turn)}\n" for turn in turns) if path == CHAT else fields.get("prompt")
+    text = "".join([f"<{turn.get('role')}>\n{_text(turn)}\n" for turn in turns]) if turns else fields.get("prompt")
     text = text if isinstance(text, str) else ""
     data = text.encode("utf-8", "replace")
-    keys = chain_keys(data, root_key(digest, "", salt)) if digest else []
-    return Prompt(data, TextSize.of(text, sum(map(_other_parts, turns))), keys, said)
+    keys = chain_keys(data, root_key(digest, "", salt)) if digest and len(data) >= CHUNK_BYTES else []
+    return Prompt(data, TextSize.of(text, sum([_other_parts(turn) for turn in turns])), keys, said)
 
 
 def _several(prompts: list[Any]) -> Prompt:
@@ -76,6 +89,13 @@ def _several(prompts: list[Any]) -> Prompt:
     text = "".join(p for p in prompts if isinstance(p, str))
     ids = sum(len(p) if isinstance(p, list) else 1 for p in prompts if isinstance(p, int | list))
     return Prompt(b"", TextSize.of(text), [], exact_tokens=ids if ids and not text else None)
+
+
+def _last_said(turns: list[dict[str, Any]]) -> str:
+    for turn in reversed(turns):
+        if turn.get("role") == "assistant":
+            return _text(turn)
+    return ""
 
 
 def _turns(fields: Mapping[str, Any]) -> list[dict[str, Any]]:

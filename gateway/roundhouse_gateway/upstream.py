@@ -32,7 +32,7 @@ class AnswerReader(Protocol):
 
     def answer_head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None: ...
 
-    def answer_data(self, data: bytes, *, complete: bool) -> None:
+    def answer_data(self, data: bytes, complete: bool) -> None:
         """Body bytes of one read, de-chunked, maybe none; ``complete``: the answer ends here."""
         ...
 
@@ -49,6 +49,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def __init__(self, pool: "UpstreamPool") -> None:
         self._pool = pool
+        self._parser = httptools.HttpResponseParser(self)  # it begins anew after each kept-alive answer
         self._transport: asyncio.Transport | None = None
         self._reader: AnswerReader | None = None
         self._payload = b""
@@ -70,7 +71,6 @@ class UpstreamConnection(asyncio.Protocol):
         self._head_bytes = 0
         self._headers: list[tuple[bytes, bytes]] = []
         self._body: list[bytes] = []
-        self._parser = httptools.HttpResponseParser(self)
         if self._transport is None:
             self._payload = payload
         else:
@@ -184,7 +184,7 @@ class UpstreamConnection(asyncio.Protocol):
                 self._pool.release(self)
             else:
                 self.close()
-        reader.answer_data(data, complete=self._complete)
+        reader.answer_data(data, self._complete)
 
     def _framed(self) -> bool:
         names = {name.lower() for name, _ in self._headers}

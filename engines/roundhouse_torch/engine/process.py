@@ -1,4 +1,7 @@
-"""The engine as a child process. Nothing heavy is imported here: the child imports torch while the parent loads the server."""
+"""The engine as a child process.
+
+Nothing heavy is imported here: the child imports torch while the parent loads the server.
+"""
 
 import ctypes
 import logging

@@ -1,7 +1,8 @@
 """From logits to tokens.
 
-A random token is found by inverting the cumulative distribution at one uniform number, which depends on nothing but the request's
-seed and the token's absolute position. Order of restrictions as in vLLM: temperature, top-k, then top-p of what top-k left.
+A random token is found by inverting the cumulative distribution at one uniform number, which depends on nothing but
+the request's seed and the token's absolute position. Order of restrictions as in vLLM: temperature, top-k, then
+top-p of what top-k left.
 """
 
 from collections.abc import Sequence as Many

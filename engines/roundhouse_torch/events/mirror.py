@@ -1,7 +1,7 @@
 """What the published events add up to: the answer to "what does the cache hold now?"."""
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, KeysView
 from dataclasses import dataclass
 
 from roundhouse_torch.kvcache.events import AllBlocksCleared, BlockRemoved, BlockStored, CacheEvent
@@ -24,8 +24,9 @@ class CacheMirror:
     def __init__(self) -> None:
         self._blocks: dict[int, HeldBlock] = {}
 
-    def __len__(self) -> int:
-        return len(self._blocks)
+    @property
+    def hashes(self) -> KeysView[int]:
+        return self._blocks.keys()
 
     def apply(self, event: CacheEvent) -> None:
         match event:

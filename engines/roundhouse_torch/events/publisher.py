@@ -5,13 +5,14 @@ PUB socket: three frames, topic (empty), sequence number (8 bytes, big endian, f
 
 ROUTER socket, asked from a DEALER:
 
-* ``[b"", start (8 bytes)]`` → ``[b"", topic, sequence number, payload]`` for each of the last `BUFFERED` batches from ``start`` on,
-  then ``[b"", b"", ff×8, b""]``;
-* ``[b"", b"snapshot"]`` → ``[b"", b"snapshot", sequence number, payload]``: one batch of BlockStored events, parents
-  before children, that is the whole cache after the batch of that number (ff×8: nothing was published yet). Whoever applies it to an
-  empty index and goes on with the next number holds exactly what the cache holds.
+* ``[b"", start (8 bytes)]`` → ``[b"", topic, sequence number, payload]`` for each of the last `BUFFERED` batches
+  from ``start`` on, then ``[b"", b"", ff×8, b""]``;
+* ``[b"", b"snapshot"]`` → ``[b"", b"snapshot", sequence number, payload]``: one batch of BlockStored events,
+  parents before children, that is the whole cache after the batch of that number (ff×8: nothing was published yet).
+  Whoever applies it to an empty index and goes on with the next number holds exactly what the cache holds.
 
-A step's events are published before its tokens are delivered. Runs in the server's event loop; the engine never waits for it.
+A step's events are published before its tokens are delivered. Runs in the server's event loop; the engine never
+waits for it.
 """
 
 import logging
@@ -44,7 +45,10 @@ class EventBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class EventPublisher:
-    """``replay`` may be empty. Raises `SettingsError` when an endpoint cannot be bound. ``clock`` gives Unix seconds."""
+    """``replay`` may be empty. Raises `SettingsError` when an endpoint cannot be bound.
+
+    ``clock`` gives Unix seconds.
+    """
 
     def __init__(self, endpoint: str, replay: str, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock

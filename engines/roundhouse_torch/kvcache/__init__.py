@@ -1,1 +1,3 @@
-"""The paged KV cache: which block holds what (``blocks``, pure), names of contents (``chain``), the memory (``storage``)."""
+"""The paged KV cache: which block holds what (``blocks``, pure), names of contents (``chain``), the memory
+(``storage``).
+"""

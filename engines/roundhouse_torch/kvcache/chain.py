@@ -1,8 +1,9 @@
 """Names of block contents: a hash chain over token ids.
 
-``name = sha256(parent's name ‖ token ids as u32)``; the root is the hash of everything else that changes what a token's KV
-is or who may share it: model, adapter and cache_salt. SHA-256, because an index that is fooled by a crafted prompt
-would give one tenant another's KV. Deterministic, so a restarted engine gives equal content the same name.
+``name = sha256(parent's name ‖ token ids as u32)``; the root is the hash of everything else that changes what a
+token's KV is or who may share it: model, adapter and cache_salt. SHA-256, because an index that is fooled by a
+crafted prompt would give one tenant another's KV. Deterministic, so a restarted engine gives equal content the same
+name.
 """
 
 from array import array

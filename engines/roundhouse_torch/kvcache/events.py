@@ -1,10 +1,15 @@
-"""What the cache tells the outside, in vLLM's field names (≥ 0.24, map form), so that one decoder serves both engines."""
+"""What the cache tells the outside, in vLLM's field names (≥ 0.24, map form), so that one decoder serves both
+engines.
+"""
 
 import msgspec
 
 
 class BlockStored(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="BlockStored", gc=False):
-    """Consecutive full blocks that now hold KV. ``extra_keys`` per block: the cache_salt in a sequence's first block."""
+    """Consecutive full blocks that now hold KV.
+
+    ``extra_keys`` per block: the cache_salt in a sequence's first block.
+    """
 
     block_hashes: list[int]
     parent_block_hash: int | None

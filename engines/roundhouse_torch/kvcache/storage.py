@@ -3,7 +3,8 @@
 ``[block][layer][key|value][slot][kv head][dim]``: a block is one contiguous piece, so that it moves to another tier or
 another engine in one copy. Two flat views serve the arithmetic:
 
-* a *slot* is one token's keys (or values) in one layer: row ``((block · layers + layer) · 2 + is_value) · block_size + offset``;
+* a *slot* is one token's keys (or values) in one layer: row ``((block · layers + layer) · 2 + is_value) ·
+  block_size + offset``;
 * a *piece* is all slots of a block, keys or values, in one layer: row ``(block · layers + layer) · 2 + is_value``.
 """
 

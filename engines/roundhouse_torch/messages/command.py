@@ -6,8 +6,9 @@ import msgspec
 class Sampling(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How to choose tokens. ``temperature`` 0 takes the likeliest; ``top_k`` 0 and ``top_p`` 1 restrict nothing.
 
-    ``seed`` and a token's absolute position alone determine its random number: an answer does not depend on what else
-    is in the batch, survives preemption, and a continued prompt continues the same answer. ``eos_ids`` is empty under ignore_eos.
+    ``seed`` and a token's absolute position alone determine its random number: an answer does not depend on what
+    else is in the batch, survives preemption, and a continued prompt continues the same answer. ``eos_ids`` is
+    empty under ignore_eos.
     """
 
     temperature: float = 1.0

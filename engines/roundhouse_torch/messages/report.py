@@ -46,7 +46,10 @@ class Load(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class StepReport(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """One step, or a sign of life without any. ``started``: ids that left the queue for the first time, at time ``began``."""
+    """One step, or a sign of life without any.
+
+    ``started``: ids that left the queue for the first time, at time ``began``.
+    """
 
     began: float
     ended: float

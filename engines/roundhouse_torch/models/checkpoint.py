@@ -39,10 +39,10 @@ class Checkpoint:
         self._shard_of: dict[str, Any] = {}
         for name in shard_names(folder):
             try:
-                shard = safe_open(folder / name, framework="pt")
+                shard: Any = safe_open(folder / name, framework="pt")
             except (SafetensorError, OSError) as error:
                 raise BrokenModel(f"{folder / name} is damaged or incomplete: {error}") from error
-            self._shard_of.update(dict.fromkeys(list(shard.keys()), shard))
+            self._shard_of.update(dict.fromkeys(shard.keys(), shard))
 
     def __contains__(self, name: str) -> bool:
         return name in self._shard_of

@@ -1,1 +1,4 @@
-"""What to compute next. Deterministic: no clock, no I/O, no tensors, so that it is tested by the thousand random runs."""
+"""What to compute next.
+
+Deterministic: no clock, no I/O, no tensors, so that it is tested by the thousand random runs.
+"""

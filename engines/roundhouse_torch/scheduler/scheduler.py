@@ -1,16 +1,18 @@
 """Token-budget continuous batching.
 
-A step computes at most ``max_tokens`` tokens: first the one pending token of every growing answer, then chunks of the prompts
-already begun, then chunks of waiting ones, in order of arrival. All of it is one batch; there is no prefill mode.
+A step computes at most ``max_tokens`` tokens: first the one pending token of every growing answer, then chunks of
+the prompts already begun, then chunks of waiting ones, in order of arrival. All of it is one batch; there is no
+prefill mode.
 
-Blocks are taken when they are needed. When a growing answer needs one and none is available, the sequence started last
-loses its blocks and goes back to the head of the queue (preemption by recompute; much of it is usually found in the cache again).
-A prompt is admitted only when all of it fits beside what the prompts already begun still need. A chunk never preempts: it shrinks, and only
-when nothing at all could be planned the newest sequence gives way.
+Blocks are taken when they are needed. When a growing answer needs one and none is available, the sequence started
+last loses its blocks and goes back to the head of the queue (preemption by recompute; much of it is usually found
+in the cache again). A prompt is admitted only when all of it fits beside what the prompts already begun still need.
+A chunk never preempts: it shrinks, and only when nothing at all could be planned the newest sequence gives way.
 
-Blocks are named when their tokens are planned, not when they are computed: attention reads a layer's keys after all of
-the batch's keys are stored, so sequences of one step can share a block that this very step computes. Two equal prompts that arrive together are
-therefore computed once, in lockstep. Whatever is planned is computed before anything else happens, and a planned sequence is never preempted.
+Blocks are named when their tokens are planned, not when they are computed: attention reads a layer's keys after all
+of the batch's keys are stored, so sequences of one step can share a block that this very step computes. Two equal
+prompts that arrive together are therefore computed once, in lockstep. Whatever is planned is computed before
+anything else happens, and a planned sequence is never preempted.
 """
 
 from collections import OrderedDict

@@ -17,9 +17,9 @@ class Finish(StrEnum):
 class Sequence:
     """Tokens of prompt and answer, and where their KV is.
 
-    ``computed`` tokens have KV in ``blocks``; the rest is *pending*: one token while an answer grows, more during prefill and after a
-    preemption. ``named`` counts the leading blocks that carry a name of ``names``. ``cached`` is how many prompt tokens
-    were found in the cache when it was first started, None before.
+    ``computed`` tokens have KV in ``blocks``; the rest is *pending*: one token while an answer grows, more during
+    prefill and after a preemption. ``named`` counts the leading blocks that carry a name of ``names``. ``cached``
+    is how many prompt tokens were found in the cache when it was first started, None before.
     """
 
     __slots__ = (
@@ -69,7 +69,9 @@ class Sequence:
             self.names += chain.extend(parent, self.tokens[have * block_size : count * block_size], block_size)
 
     def finish(self) -> tuple[Finish, int | None] | None:
-        """After a new token: why this was the last one, and the stop token that said so (None for the model's own end)."""
+        """After a new token: why this was the last one, and the stop token that said so (None for the model's own
+        end).
+        """
         token = self.tokens[-1]
         if self.generated >= self.sampling.min_tokens:
             if token in self.sampling.eos_ids:

@@ -17,7 +17,10 @@ SSE_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Contro
 async def answer(
     request: web.Request, generation: Generation, shape: Shape, plan: Plan, echo: Sequence[str]
 ) -> web.StreamResponse:
-    """``echo``: text to put before each choice's own, or nothing. Leaving early, for whatever reason, aborts what still runs."""
+    """``echo``: text to put before each choice's own, or nothing.
+
+    Leaving early, for whatever reason, aborts what still runs.
+    """
     if plan.stream:
         return await _stream(request, generation, shape, plan, echo)
     return await _whole(generation, shape, plan, echo)
@@ -35,7 +38,9 @@ async def _whole(generation: Generation, shape: Shape, plan: Plan, echo: Sequenc
 async def _stream(
     request: web.Request, generation: Generation, shape: Shape, plan: Plan, echo: Sequence[str]
 ) -> web.StreamResponse:
-    """Headers go out with the first event: until then the request can still be refused, or tried elsewhere by a gateway."""
+    """Headers go out with the first event: until then the request can still be refused, or tried elsewhere by a
+    gateway.
+    """
     response = web.StreamResponse(headers=SSE_HEADERS)
     begun: set[int] = set()
     async with aclosing(generation.deltas()) as deltas:

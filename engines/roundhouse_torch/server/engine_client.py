@@ -23,7 +23,10 @@ class _Answer:
 
 
 class EngineClient:
-    """``loaded`` resolves when the model answers. `run` owns the link: it ends when the engine does, by raising `EngineDied`."""
+    """``loaded`` resolves when the model answers.
+
+    `run` owns the link: it ends when the engine does, by raising `EngineDied`.
+    """
 
     def __init__(
         self,
@@ -47,6 +50,8 @@ class EngineClient:
         self._next_id = 0
         self._heard_at = clock()
         self._died: EngineDied | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
         self.loaded: asyncio.Future[Loaded] = asyncio.get_running_loop().create_future()
         self.load = Load()
 
@@ -58,6 +63,10 @@ class EngineClient:
     def healthy(self) -> bool:
         """The engine lives and its loop has shown it lately."""
         return self._died is None and self._clock() - self._heard_at < self._health_timeout_s
+
+    async def idle(self) -> None:
+        """Returns when nothing is in flight."""
+        await self._idle.wait()
 
     async def run(self) -> None:
         try:
@@ -83,6 +92,7 @@ class EngineClient:
             timeline = Timeline(arrived, len(add.tokens), add.max_length - len(add.tokens), params_n)
             self._answers[add.id] = _Answer(mailbox, timeline)
             self._waiting.add(add.id)
+            self._idle.clear()
             self._link.send(add)
         try:
             yield mailbox
@@ -163,6 +173,8 @@ class EngineClient:
     def _forget(self, id: int, finish: Finish) -> None:
         answer = self._answers.pop(id, None)
         self._waiting.discard(id)
+        if not self._answers:
+            self._idle.set()
         if answer is not None:
             self._metrics.ended(answer.timeline, finish, self._clock())
 
@@ -172,6 +184,7 @@ class EngineClient:
             answer.mailbox.fail(error)
         self._answers.clear()
         self._waiting.clear()
+        self._idle.set()
         for future in self._resets.values():
             with suppress(asyncio.InvalidStateError):
                 future.set_exception(error)

@@ -24,7 +24,10 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What one choice gained. ``finish`` comes with the last; ``stop_reason``: the stop string or stop token id that ended it."""
+    """What one choice gained.
+
+    ``finish`` comes with the last; ``stop_reason``: the stop string or stop token id that ended it.
+    """
 
     index: int
     text: str
@@ -99,7 +102,10 @@ class Generation:
         ]
 
     async def deltas(self) -> AsyncGenerator[Delta, None]:
-        """Until every choice is finished. Closing the iterator early aborts the rest. Raises `Busy` at first, `EngineDied` at any time."""
+        """Until every choice is finished. Closing the iterator early aborts the rest.
+
+        Raises `Busy` at first, `EngineDied` at any time.
+        """
         choices = {add.id: choice for add, choice in zip(self._adds, self.choices, strict=True)}
         async with self._client.answers(self._adds, arrived=self._arrived, params_n=self._plan.n) as mailbox:
             while choices:

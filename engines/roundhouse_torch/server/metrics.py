@@ -15,7 +15,9 @@ from prometheus_client import (
 from roundhouse_torch.messages.report import Load, Loaded, Output
 from roundhouse_torch.scheduler.sequence import Finish
 
-_TTFT = (.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560)  # fmt: skip
+_TTFT = (
+    .001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560,
+)  # fmt: skip
 _ITL = (.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)  # fmt: skip
 _LATENCY = (.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)  # fmt: skip
 _STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
@@ -31,7 +33,10 @@ def token_buckets(longest: int) -> list[int]:
 
 @dataclass(slots=True)
 class Timeline:
-    """One answer's times (monotonic seconds) and counts. ``allowed``: its max_tokens; ``params_n``: n of its request."""
+    """One answer's times (monotonic seconds) and counts.
+
+    ``allowed``: its max_tokens; ``params_n``: n of its request.
+    """
 
     arrived: float
     prompt_tokens: int

@@ -215,14 +215,16 @@ def answer_tokens(
         _require(asked >= 1, f"max_tokens must be at least 1, got {asked}.", "max_tokens")
         _require(
             asked <= max_model_len,
-            f"max_tokens={asked} cannot be greater than max_model_len={max_model_len}. Please request fewer output tokens.",
+            f"max_tokens={asked} cannot be greater than max_model_len={max_model_len}. "
+            "Please request fewer output tokens.",
             "max_tokens",
         )
     _require(prompt_tokens > 0, "The prompt must not be empty.", "prompt")
     _require(
         prompt_tokens < max_model_len,
-        f"This model's maximum context length is {max_model_len} tokens. However, your prompt contains {prompt_tokens} input "
-        "tokens, which leaves no room for output tokens. Please reduce the length of the input prompt.",
+        f"This model's maximum context length is {max_model_len} tokens. However, your prompt contains "
+        f"{prompt_tokens} input tokens, which leaves no room for output tokens. "
+        "Please reduce the length of the input prompt.",
         "input_tokens",
     )
     wanted = asked if asked is not None else default

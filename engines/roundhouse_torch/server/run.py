@@ -1,8 +1,9 @@
 """The server's life: wait for the model, listen, and stop in order.
 
-While the model loads, the port is bound but not listened on, so probes are refused. On SIGTERM (or SIGINT) new requests get
-503, running ones go on until ``--shutdown-timeout``; then their streams end with finish_reason ``abort``. A second signal
-skips the wait. When the engine process ends, everything in flight fails and so does the server.
+While the model loads, the port is bound but not listened on, so probes are refused. On SIGTERM (or SIGINT) new
+requests get 503, running ones go on until ``--shutdown-timeout``; then their streams end with finish_reason
+``abort``. A second signal skips the wait. When the engine process ends, everything in flight fails and so does the
+server.
 """
 
 import asyncio
@@ -29,7 +30,6 @@ from roundhouse_torch.settings import EngineSettings
 log = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 2.0
-POLL_SECONDS = 0.05
 
 
 class StopSignals:
@@ -51,31 +51,34 @@ async def run_server(settings: EngineSettings, listener: socket.socket, link: so
     signals = StopSignals()
     config = ModelConfig.read(settings.model)
     metrics = Metrics(settings.names[0], config.max_position)
-    async with _publisher(settings) as publisher, _client(settings, link, metrics, publisher) as client:
-        async with _task(client.run()) as engine, _task(signals.first.wait()) as stop:
-            prompts = Prompts(settings.model, config.vocab_size)
-            await asyncio.wait((client.loaded, stop), return_when=asyncio.FIRST_COMPLETED)
-            if not client.loaded.done():
-                return
-            loaded = await client.loaded
-            metrics.configured(loaded, prefix_caching=settings.enable_prefix_caching)
-            service = Service(client, prompts, config, loaded, settings.names)
-            async with _listening(make_app(service, client, metrics), listener):
-                address = "{}:{}".format(*listener.getsockname()[:2])
-                log.info("ready address=%s seconds=%.1f blocks=%d", address, time.monotonic() - began, loaded.blocks)
-                await asyncio.wait((engine, stop), return_when=asyncio.FIRST_COMPLETED)
-                if not engine.done():
-                    await _drain(service, client, signals, settings.shutdown_timeout)
-            if engine.done():
-                await engine
+    async with (
+        _publisher(settings) as publisher,
+        _client(settings, link, metrics, publisher) as client,
+        _task(client.run()) as engine,
+        _task(signals.first.wait()) as stop,
+    ):
+        prompts = Prompts(settings.model, config.vocab_size)
+        await asyncio.wait((client.loaded, stop), return_when=asyncio.FIRST_COMPLETED)
+        if not client.loaded.done():
+            return
+        loaded = await client.loaded
+        metrics.configured(loaded, prefix_caching=settings.enable_prefix_caching)
+        service = Service(client, prompts, config, loaded, settings.names)
+        async with _listening(make_app(service, client, metrics), listener):
+            address = "{}:{}".format(*listener.getsockname()[:2])
+            log.info("ready address=%s seconds=%.1f blocks=%d", address, time.monotonic() - began, loaded.blocks)
+            await asyncio.wait((engine, stop), return_when=asyncio.FIRST_COMPLETED)
+            if not engine.done():
+                await _drain(service, client, signals, settings.shutdown_timeout)
+        if engine.done():
+            await engine
 
 
 async def _drain(service: Service, client: EngineClient, signals: StopSignals, timeout_s: float) -> None:
     service.accepting = False
     log.info("draining running=%d", client.in_flight)
-    deadline = time.monotonic() + timeout_s
-    while client.in_flight and client.healthy and not signals.second.is_set() and time.monotonic() < deadline:
-        await asyncio.sleep(POLL_SECONDS)
+    async with _task(client.idle()) as idle, _task(signals.second.wait()) as hurry:
+        await asyncio.wait((idle, hurry), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
     if client.in_flight:
         log.warning("drain_cut aborted=%d", client.in_flight)
         client.abort_all()
@@ -125,7 +128,10 @@ async def _client(
 
 @asynccontextmanager
 async def _listening(app: web.Application, listener: socket.socket) -> AsyncIterator[None]:
-    """Leaving stops listening and lets handlers finish for `CLOSE_SECONDS`. A client that goes away cancels its handler."""
+    """Leaving stops listening and lets handlers finish for `CLOSE_SECONDS`.
+
+    A client that goes away cancels its handler.
+    """
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=CLOSE_SECONDS)
     await runner.setup()
     try:

@@ -108,6 +108,9 @@ def _ending(delta: Delta) -> bytes:
     return _ENDINGS[delta.finish] + encode(delta.stop_reason)
 
 
+_NO_EXTRAS = dict.fromkeys(("refusal", "annotations", "audio", "function_call", "reasoning"))
+
+
 class ChatShape(_Base):
     kind = "chat.completion"
     chunk_kind = "chat.completion.chunk"
@@ -131,15 +134,14 @@ class ChatShape(_Base):
         found = [
             {
                 "index": choice.index,
-                "message": {"role": "assistant", "content": choice.text, "refusal": None, "annotations": None, "audio": None,
-                            "function_call": None, "reasoning": None},
+                "message": {"role": "assistant", "content": choice.text, **_NO_EXTRAS},
                 "logprobs": None,
                 "finish_reason": choice.finish,
                 "stop_reason": choice.stop_reason,
                 "token_ids": choice.tokens if self.show_tokens else None,
             }
             for choice in choices
-        ]  # fmt: skip
+        ]
         return self._whole(found, usage, prompt_logprobs=None, prompt_token_ids=prompts[0] if prompts else None)
 
 

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 
 
 class StopMatcher:
-    """Lets text through until a stop string is complete; a part of one at the end is held until the next text decides."""
+    """Lets text through until a stop string is complete; a part of one at the end is held until the next text
+    decides.
+    """
 
     def __init__(self, stops: Sequence[str], *, include: bool = False) -> None:
         self._stops = tuple(stops)
@@ -13,7 +15,10 @@ class StopMatcher:
         self.matched: str | None = None
 
     def push(self, text: str) -> str:
-        """Text that may be shown. ``matched`` is set when the answer ends here; of several the leftmost, then the first listed, counts."""
+        """Text that may be shown.
+
+        ``matched`` is set when the answer ends here; of several the leftmost, then the first listed, counts.
+        """
         if not self._stops:
             return text
         text = self._held + text

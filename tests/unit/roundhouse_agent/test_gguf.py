@@ -4,12 +4,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
-from tokenizers import Tokenizer
-
 from roundhouse_agent.errors import CorruptModel, UnsupportedModel
 from roundhouse_agent.models.gguf_conversion import convert, packed
 from roundhouse_agent.models.gguf_file import GgufFile
+from safetensors.numpy import load_file
+from tokenizers import Tokenizer
+
 from tests.unit.roundhouse_agent.gguf_files import Weights, write_gguf
 
 
@@ -46,7 +46,9 @@ def test_half_precision_weights_keep_their_type(tmp_path: Path) -> None:
     made, folder = converted(tmp_path, quantised="F16")
     found = load_file(folder / "model.safetensors")
     assert config(folder)["dtype"] == "float16"
-    np.testing.assert_array_equal(found["model.embed_tokens.weight"], made["model.embed_tokens.weight"].astype(np.float16))
+    np.testing.assert_array_equal(
+        found["model.embed_tokens.weight"], made["model.embed_tokens.weight"].astype(np.float16)
+    )
 
 
 def test_bfloat16_is_rounded_to_nearest_even() -> None:
@@ -117,7 +119,10 @@ def test_a_cut_file_is_corrupt(tmp_path: Path, cut: int) -> None:
         GgufFile(tmp_path / "model.gguf")
 
 
-@pytest.mark.parametrize("head", [b"PK\x03\x04", b"GGUF\x09\0\0\0", b"GGUF\x03\0\0\0" + b"\xff" * 16, b"GGUF\x03\0\0\0" + b"\x01\0\0\0\0\0\0\0" * 9])
+@pytest.mark.parametrize(
+    "head",
+    [b"PK\x03\x04", b"GGUF\x09\0\0\0", b"GGUF\x03\0\0\0" + b"\xff" * 16, b"GGUF\x03\0\0\0" + b"\x01\0\0\0\0\0\0\0" * 9],
+)
 def test_what_is_no_gguf_is_corrupt(tmp_path: Path, head: bytes) -> None:
     (tmp_path / "x.gguf").write_bytes(head + bytes(64))
     with pytest.raises(CorruptModel):

@@ -4,7 +4,6 @@ import threading
 from pathlib import Path
 
 import pytest
-
 from roundhouse_agent.errors import NoSpace
 from roundhouse_agent.models.cache import MARKER, ModelFolder, full_disk_explained
 

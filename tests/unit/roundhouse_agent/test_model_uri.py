@@ -1,5 +1,4 @@
 import pytest
-
 from roundhouse_agent.errors import BadModelUri
 from roundhouse_agent.models.uri import FolderModel, HubModel, ModelUri, WheelModel, parse_uri
 

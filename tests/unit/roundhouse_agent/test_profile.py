@@ -60,7 +60,9 @@ def test_a_template_that_walks_over_content_wants_parts() -> None:
 
 
 def test_an_unsupported_or_missing_tokenizer_still_gives_a_profile_with_the_reason() -> None:
-    unsupported = describe(files(**{"tokenizer.json": {**TOKENIZER, "model": {"type": "WordPiece", "vocab": {}}}}), 0, {})
+    unsupported = describe(
+        files(**{"tokenizer.json": {**TOKENIZER, "model": {"type": "WordPiece", "vocab": {}}}}), 0, {}
+    )
     assert unsupported.table is None
     assert "tokenizer" in unsupported.profile.reason
     assert unsupported.profile.layers == 4
@@ -75,7 +77,9 @@ def test_broken_files_are_left_out() -> None:
 
 def test_parameters_are_counted_from_the_headers_of_all_weights(tmp_path: Path) -> None:
     for number, shape in enumerate([[2, 3], [4]]):
-        header = json.dumps({"__metadata__": {}, "w": {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}}).encode()
+        header = json.dumps(
+            {"__metadata__": {}, "w": {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}}
+        ).encode()
         (tmp_path / f"model-{number}.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
     (tmp_path / "model-9.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0broken")
     assert count_parameters(tmp_path) == 10

@@ -1,6 +1,5 @@
 import msgspec
 import pytest
-
 from roundhouse_agent.lease_publisher import PERIOD_S, SPACING_S, due_in
 from roundhouse_agent.replica import Engine, HungWatch, Identity, Replica, announces, at_once
 from roundhouse_engines.probe import LoadReport
@@ -116,7 +115,9 @@ def test_a_change_of_state_goes_out_at_once(change: dict[str, object]) -> None:
     assert due_in(lease(), lease(**change), 0.0) == 0.0
 
 
-@pytest.mark.parametrize("change", [{"waiting": 3}, {"running": 1}, {"kv_used": 0.06}, {"waiting": None}, {"profile": "x"}])
+@pytest.mark.parametrize(
+    "change", [{"waiting": 3}, {"running": 1}, {"kv_used": 0.06}, {"waiting": None}, {"profile": "x"}]
+)
 def test_a_change_of_load_goes_out_at_most_four_times_a_second(change: dict[str, object]) -> None:
     assert announces(lease(), lease(**change))
     assert due_in(lease(), lease(**change), 0.1) == pytest.approx(SPACING_S - 0.1)

@@ -1,7 +1,6 @@
 from pathlib import Path
 
 import pytest
-
 from roundhouse_agent.errors import BadSettings
 from roundhouse_agent.settings import FetchSettings, ServeSettings
 
@@ -32,7 +31,9 @@ def test_a_missing_variable_is_named(name: str) -> None:
         ServeSettings.from_env({key: value for key, value in SERVE.items() if key != name})
 
 
-@pytest.mark.parametrize("change", [{"RH_ENGINE": "llamacpp"}, {"POD_UID": "pod"}, {"RH_DRAIN_SECONDS": "soon"}, {"RH_DRAIN_SECONDS": "-1"}])
+@pytest.mark.parametrize(
+    "change", [{"RH_ENGINE": "llamacpp"}, {"POD_UID": "pod"}, {"RH_DRAIN_SECONDS": "soon"}, {"RH_DRAIN_SECONDS": "-1"}]
+)
 def test_an_unreadable_variable_is_named(change: dict[str, str]) -> None:
     with pytest.raises(BadSettings, match=next(iter(change))):
         ServeSettings.from_env({**SERVE, **change})

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer
-
 from roundhouse_agent.blocks import BlockMap
 from roundhouse_agent.canonical import CanonicalCheck
 from roundhouse_agent.profile import describe
@@ -23,6 +21,7 @@ from roundhouse_kv.keys import CHUNK_BYTES, chain_keys, root_key
 from roundhouse_kv.records import Profile
 from roundhouse_kv.render import Renderer
 from roundhouse_kv.token_bytes import TokenBytes
+from tokenizers import Tokenizer
 
 DATA = Path(__file__).parents[2] / "data" / "vllm_prefix"
 Row = dict[str, Any]

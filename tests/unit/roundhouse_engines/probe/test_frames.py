@@ -3,7 +3,6 @@ from typing import Any
 
 import msgspec
 import pytest
-
 from roundhouse_engines.errors import ProbeError
 from roundhouse_engines.probe import BlocksCleared, BlocksRemoved, BlocksStored
 from roundhouse_engines.vllm.frames import FrameDecoder
@@ -55,7 +54,9 @@ def test_arrays_may_end_early() -> None:
 def test_hashes_are_unsigned_64_bits_whatever_their_form() -> None:
     digest = bytes(range(24)) + (2**64 - 2).to_bytes(8, "big")
     for value in (2**64 - 2, -2, digest):
-        assert decode({"type": "BlockRemoved", "block_hashes": [value], "medium": None}) == (BlocksRemoved((2**64 - 2,)),)
+        assert decode({"type": "BlockRemoved", "block_hashes": [value], "medium": None}) == (
+            BlocksRemoved((2**64 - 2,)),
+        )
 
 
 def test_a_parent_that_is_bytes_is_normalised_too() -> None:
@@ -105,7 +106,9 @@ def test_a_snapshot_is_reannounced() -> None:
     assert event.reannounced
 
 
-@pytest.mark.parametrize("payload", [b"", b"\xc1", b"text", json.dumps([1, []]).encode(), frame(5), frame({"type": "BlockStored"})])
+@pytest.mark.parametrize(
+    "payload", [b"", b"\xc1", b"text", json.dumps([1, []]).encode(), frame(5), frame({"type": "BlockStored"})]
+)
 def test_what_is_no_event_batch_is_a_probe_error(payload: bytes) -> None:
     with pytest.raises(ProbeError):
         FrameDecoder().decode(payload)

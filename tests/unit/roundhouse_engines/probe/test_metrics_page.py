@@ -1,19 +1,19 @@
 import pytest
-
 from roundhouse_engines.errors import ProbeError
 from roundhouse_engines.probe import LoadReport
 from roundhouse_engines.vllm.metrics_page import read_page
 
-PAGE = """\
+CACHE = 'enable_prefix_caching="True",kv_cache_size_tokens="992",num_gpu_blocks="32"'
+PAGE = f"""\
 # HELP vllm:num_requests_running Number of requests in model execution batches.
 # TYPE vllm:num_requests_running gauge
-vllm:num_requests_running{engine="0",model_name="tiny"} 6.0
-vllm:num_requests_waiting{engine="0",model_name="tiny"} 10.0
-vllm:num_requests_waiting_by_reason{engine="0",model_name="tiny",reason="capacity"} 10.0
-vllm:kv_cache_usage_perc{engine="0",model_name="tiny"} 0.967741935483871
-vllm:generation_tokens_total{engine="0",model_name="tiny"} 1.2e+03
-vllm:generation_tokens_created{engine="0",model_name="tiny"} 1.7960484323870974e+09
-vllm:cache_config_info{block_size="32",cache_dtype="auto",enable_prefix_caching="True",kv_cache_size_tokens="992",num_gpu_blocks="32"} 1.0
+vllm:num_requests_running{{engine="0",model_name="tiny"}} 6.0
+vllm:num_requests_waiting{{engine="0",model_name="tiny"}} 10.0
+vllm:num_requests_waiting_by_reason{{engine="0",model_name="tiny",reason="capacity"}} 10.0
+vllm:kv_cache_usage_perc{{engine="0",model_name="tiny"}} 0.967741935483871
+vllm:generation_tokens_total{{engine="0",model_name="tiny"}} 1.2e+03
+vllm:generation_tokens_created{{engine="0",model_name="tiny"}} 1.7960484323870974e+09
+vllm:cache_config_info{{block_size="32",cache_dtype="auto",{CACHE}}} 1.0
 """
 
 
@@ -41,7 +41,9 @@ def test_a_cache_that_is_not_measured_yet_is_unknown() -> None:
     assert report.kv_tokens == 0
 
 
-@pytest.mark.parametrize("page", ["", "nonsense", PAGE.replace("num_requests_waiting{", "x{"), PAGE.replace(" 6.0", " six")])
+@pytest.mark.parametrize(
+    "page", ["", "nonsense", PAGE.replace("num_requests_waiting{", "x{"), PAGE.replace(" 6.0", " six")]
+)
 def test_missing_or_unreadable_figures_are_unknown_and_not_zero(page: str) -> None:
     with pytest.raises(ProbeError):
         read_page(page)

@@ -1,0 +1,58 @@
+"""A runner without a model whose "KV" can be checked: every slot remembers for which prefix it was written.
+
+Before it computes a token it demands that each earlier position of that sequence lies in a slot that was written for
+exactly this prefix. Whatever a scheduler does wrong (a block shared too early, freed too early, hit by another chain's
+name) shows here as a slot with another prefix. A sample is a hash of the whole prefix, so outputs depend on nothing else.
+"""
+
+from collections.abc import Sequence as Many
+
+from roundhouse_torch.scheduler.scheduler import Scheduler
+from roundhouse_torch.scheduler.sequence import Sequence
+from roundhouse_torch.scheduler.step import Work
+
+VOCABULARY = 7
+
+
+def next_token(root: bytes, tokens: Many[int]) -> int:
+    return hash((root, tuple(tokens))) % VOCABULARY
+
+
+class SimulatedRunner:
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+        self._written: dict[tuple[int, int], int] = {}
+        self.computed = 0
+
+    def run(self, work: list[Work]) -> list[int]:
+        for item in work:
+            assert item.count > 0
+            assert item.start == item.sequence.computed
+            for position in range(item.start, item.start + item.count):
+                self._written[self._slot(item.sequence, position)] = self._prefix(item.sequence, position)
+                self.computed += 1
+        for item in work:
+            for position in range(item.start + item.count):
+                slot = self._slot(item.sequence, position)
+                assert self._written.get(slot) == self._prefix(item.sequence, position), (item.sequence.id, position)
+        return [next_token(item.sequence.root, item.sequence.tokens) for item in work if item.samples]
+
+    def _slot(self, sequence: Sequence, position: int) -> tuple[int, int]:
+        return sequence.blocks[position // self._block_size], position % self._block_size
+
+    def _prefix(self, sequence: Sequence, position: int) -> int:
+        return hash((sequence.root, tuple(sequence.tokens[: position + 1])))
+
+
+def check_blocks(scheduler: Scheduler, held: Many[Sequence]) -> None:
+    """``free + cached + used = total``, and a block is used exactly by the sequences that list it."""
+    pool = scheduler.pool
+    counts = pool.counts
+    assert counts.free + counts.cached + counts.used == pool.total
+    users: dict[int, int] = {}
+    for sequence in held:
+        for block in sequence.blocks:
+            users[block] = users.get(block, 0) + 1
+    assert len(users) == counts.used
+    for block in range(pool.total):
+        assert pool.is_idle(block) == (block not in users)

@@ -1,0 +1,143 @@
+"""Random arrivals, aborts and pool sizes: nothing leaks, no slot is ever read for the wrong prefix, every answer is right."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from roundhouse_torch.events.mirror import CacheMirror
+from roundhouse_torch.kvcache import chain
+from roundhouse_torch.kvcache.blocks import BlockPool
+from roundhouse_torch.messages.command import Sampling
+from roundhouse_torch.scheduler.scheduler import Limits, Scheduler
+from roundhouse_torch.scheduler.sequence import Finish, Sequence
+from tests.support.kv_simulator import VOCABULARY, SimulatedRunner, check_blocks, next_token
+
+TOKENS = st.integers(0, 2)
+"""Few, so that prompts often share prefixes."""
+
+
+def expected_answer(sequence: Sequence, prompt: list[int], max_length: int) -> list[int]:
+    tokens = list(prompt)
+    while len(tokens) < max_length:
+        tokens.append(next_token(sequence.root, tokens))
+        if tokens[-1] in sequence.sampling.eos_ids:
+            break
+    return tokens
+
+
+class EngineMachine(RuleBasedStateMachine):
+    """One scheduler, its simulated memory, and a mirror that follows its events."""
+
+    @initialize(
+        block_size=st.sampled_from((1, 2, 3, 4)),
+        blocks=st.integers(4, 24),
+        max_sequences=st.integers(1, 5),
+        max_tokens=st.integers(1, 16),
+        prefix_caching=st.booleans(),
+    )
+    def start(self, block_size: int, blocks: int, max_sequences: int, max_tokens: int, prefix_caching: bool) -> None:
+        self.block_size = block_size
+        self.pool = BlockPool(blocks)
+        limits = Limits(max_sequences, max_tokens)
+        self.scheduler = Scheduler(self.pool, block_size, limits, prefix_caching=prefix_caching)
+        self.budget = max(max_sequences, max_tokens)
+        self.runner = SimulatedRunner(block_size)
+        self.mirror = CacheMirror()
+        self.live: dict[int, Sequence] = {}
+        self.wanted: dict[int, list[int]] = {}
+        self.ids = 0
+
+    @rule(data=st.data(), salt=st.sampled_from(("", "a")), ends=st.booleans())
+    def add(self, data: st.DataObject, salt: str, ends: bool) -> None:
+        longest = self.pool.total * self.block_size
+        prompt = data.draw(st.lists(TOKENS, min_size=1, max_size=max(1, longest - 1)))
+        max_length = data.draw(st.integers(min(len(prompt) + 1, longest), longest))
+        if max_length <= len(prompt):
+            return
+        sampling = Sampling(eos_ids=frozenset((VOCABULARY - 1,)) if ends else frozenset())
+        root = chain.root("model", "", salt)
+        sequence = Sequence(self.ids, list(prompt), sampling, max_length=max_length, root=root, salt=salt)
+        self.live[self.ids] = sequence
+        self.wanted[self.ids] = expected_answer(sequence, prompt, max_length)
+        self.ids += 1
+        self.scheduler.add(sequence)
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data())
+    def abort(self, data: st.DataObject) -> None:
+        id = data.draw(st.sampled_from(sorted(self.live)))
+        assert self.scheduler.abort(id)
+        assert not self.scheduler.abort(id)
+        assert self.live.pop(id).blocks == []
+
+    @rule()
+    def clear(self) -> None:
+        assert self.pool.clear() == (self.pool.counts.used == 0)
+
+    @rule(count=st.integers(1, 12))
+    def step(self, count: int) -> None:
+        for _ in range(count):
+            self.one_step()
+
+    def one_step(self) -> None:
+        plan = self.scheduler.plan()
+        assert plan.tokens <= self.budget
+        assert len({work.sequence.id for work in plan.work}) == len(plan.work)
+        if self.live and not plan.preempted:
+            assert plan.work, "nothing to do although requests wait"
+        tokens = self.runner.run(plan.work)
+        for ended in self.scheduler.commit(plan, tokens):
+            sequence = self.live.pop(ended.sequence.id)
+            assert sequence.tokens == self.wanted[sequence.id]
+            is_end = sequence.tokens[-1] in sequence.sampling.eos_ids
+            assert ended.finish == (Finish.STOP if is_end else Finish.LENGTH)
+            assert sequence.blocks == []
+
+    @invariant()
+    def blocks_add_up(self) -> None:
+        if hasattr(self, "pool"):
+            check_blocks(self.scheduler, list(self.live.values()))
+            assert self.scheduler.running + self.scheduler.waiting == len(self.live)
+
+    @invariant()
+    def events_tell_the_content(self) -> None:
+        if not hasattr(self, "pool"):
+            return
+        for event in self.pool.drain_events():
+            self.mirror.apply(event)
+        held = {chain.wire_hash(name) for name in self.pool.contents}
+        assert set(self.mirror.hashes) == held
+        seen: set[int] = set()
+        for event in self.mirror.events():
+            assert event.parent_block_hash is None or event.parent_block_hash in seen
+            seen.update(event.block_hashes)
+        assert seen == held
+
+    def teardown(self) -> None:
+        """Whatever happened, all that is left gets its answer and then nothing is used."""
+        if not hasattr(self, "pool"):
+            return
+        for _ in range(10_000):
+            if not self.live:
+                break
+            self.one_step()
+        assert not self.live
+        assert self.pool.counts.used == 0
+
+
+EngineMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestEngineMachine = EngineMachine.TestCase
+
+
+@settings(max_examples=60, deadline=None)
+@given(prompt=st.lists(TOKENS, min_size=1, max_size=40), copies=st.integers(2, 5), block_size=st.sampled_from((1, 4)))
+def test_equal_prompts_that_arrive_together_are_computed_once(prompt: list[int], copies: int, block_size: int) -> None:
+    scheduler = Scheduler(BlockPool(400), block_size, Limits(8, 16))
+    runner = SimulatedRunner(block_size)
+    root = chain.root("model", "", "")
+    for id in range(copies):
+        scheduler.add(Sequence(id, list(prompt), Sampling(), max_length=len(prompt) + 1, root=root))
+    for _ in range(200):
+        plan = scheduler.plan()
+        scheduler.commit(plan, runner.run(plan.work))
+    tail = (len(prompt) - 1) % block_size + 1
+    assert runner.computed == len(prompt) + (copies - 1) * tail
