@@ -41,7 +41,8 @@ class ReplicaView:
     @property
     def milestone(self) -> str:
         """Changes only when there is something new to say."""
-        return f"{self.text} {10 * self.done // self.total * 10} %" if self.total and self.phase else self.text
+        tenths = min(10, 10 * self.done // self.total) if self.total else 0
+        return f"{self.text} {10 * tenths} %" if self.total and self.phase else self.text
 
 
 @dataclass(frozen=True, slots=True)
