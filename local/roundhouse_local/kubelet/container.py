@@ -104,12 +104,12 @@ class Container:
         if command is None:
             return None
         record, begun = self.record, time.time()
-        log = log_file(self._host.logs, self._host.namespace, self._host.pod, record.name, self._lives)
         words = self._host.last_words / record.name
-        words.unlink(missing_ok=True)
         try:
+            log = log_file(self._host.logs, self._host.namespace, self._host.pod, record.name, self._lives)
+            words.unlink(missing_ok=True)
             self._process = await self._host.processes.spawn(command.argv, command.place.env, command.place.folder, log)
-        except SpawnError as error:
+        except (SpawnError, OSError) as error:
             self._count_life()
             state = Terminated(128, "StartError", begun, time.time(), str(error))
         else:
