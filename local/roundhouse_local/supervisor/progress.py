@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from roundhouse_kv.records import Lease
 from roundhouse_operator.cluster import Obj
-from roundhouse_operator.reasons import Reason
+from roundhouse_operator.reasons import STUCK, Reason
 
 _MOVING = (Reason.STARTING, Reason.FETCHING_MODEL, Reason.LOADING_MODEL)
 _PLAIN: Mapping[str, str] = {
@@ -27,6 +27,11 @@ class ReplicaView:
     phase: str = ""
     done: int = 0
     total: int = 0
+
+    @property
+    def stuck(self) -> bool:
+        """Without a person nothing will change."""
+        return self.reason in STUCK
 
     @property
     def text(self) -> str:

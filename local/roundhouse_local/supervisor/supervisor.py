@@ -54,7 +54,8 @@ class Supervisor:
         self._env = base_environment(os.environ, str(home.root / "bin"))
         self._operator = OperatorTask(self._cluster, self._access, operator_settings(settings, self._access))
         self._begun = time.monotonic()
-        self._announced = False
+        self._announced: set[str] = set()
+        self._ready = False
 
     async def run(self, manifests: Sequence[Manifest], stop: asyncio.Event) -> None:
         """Raises `StartError` when a part that everything needs cannot be started or is lost."""
@@ -127,15 +128,22 @@ class Supervisor:
     # What people see.
 
     async def _show(self) -> None:
+        """Until cancelled: how things are, each service when it becomes ready, and once that all of them are."""
         while True:
             services = await self._views()
-            done = all(service.complete for service in services)
-            if not self._announced and done and await self._gateways.serve([service.model for service in services]):
-                self._announced = True
-                self._display.settle(services)
-                self._announce(services)
-            else:
-                self._display.show(services)
+            self._display.show(services)
+            complete = [service for service in services if service.complete]
+            new = [service for service in complete if service.key not in self._announced]
+            all_ready = len(complete) == len(services) and not self._ready
+            if (new or all_ready) and await self._gateways.serve([service.model for service in complete]):
+                self._announced |= {service.key for service in new}
+                if all_ready:
+                    self._ready = True
+                    self._display.settle(services)
+                    self._announce(services)
+                else:
+                    for service in new:
+                        self._display.say(f"{service.key} is ready: model {service.model} at {self._settings.url}/v1")
             self._show_gateways()
             await asyncio.sleep(SHOW_S)
 
@@ -197,7 +205,7 @@ class Supervisor:
         return {
             "home": str(self._home.real),
             "pid": os.getpid(),
-            "ready": self._announced,
+            "ready": self._ready,
             "url": f"{self._settings.url}/v1",
             "gateways": [
                 {
