@@ -3,15 +3,14 @@
 Pure: the feed brings batches, snapshots and leases, and asks which pods' snapshots it should load. What is known of a
 pod is the set of keys after batch ``seq`` of agent ``source`` in engine ``epoch``:
 
-* a fact of an older epoch is ignored; a newer epoch, wherever it is seen first, drops the keys; * a new source's keys
-replace the old one's when its snapshot arrives, or when it starts with a batch that clears; before
-  that its batches are left alone, and batches of sources that were replaced are ignored for good;
-* a batch is applied only right after its predecessor. After a gap the pod stands still until a snapshot and a replay
-of the
-  log from there have filled it; a batch that clears needs no predecessor;
-* the lease tells what should have arrived: a ``kv_seq`` not reached within two seconds, or another number or XOR of
-keys at
-  the same ``kv_seq``, make the pod suspect too.
+* A fact of an older epoch is ignored; a newer epoch, wherever it is seen first, drops the keys.
+* A new source's keys replace the old one's when its snapshot arrives, or when it starts with a batch that clears;
+  before that its batches are left alone. Batches of a source that was replaced are ignored, unless a lease says that it
+  speaks again: of who speaks now, the lease is the judge.
+* A batch is applied only right after its predecessor. After a gap the pod stands still until a snapshot, and a replay
+  of the log from there, have filled it. A batch that clears needs no predecessor.
+* The lease tells what should have arrived: a ``kv_seq`` not reached within two seconds, or another number or XOR of
+  keys at the same ``kv_seq``, make the pod suspect too.
 """
 
 from collections import deque
@@ -67,6 +66,12 @@ class _Pod:
     def emptied(self, slot: int) -> None:
         self.slot, self.count, self.xor, self.sound = slot, 0, 0, True
         self.sums.clear()
+
+    def wait_for(self, source: int) -> None:
+        """Its snapshot must come first. Another source that was waited for came before it and is history."""
+        if self.awaited is not None and self.awaited != source:
+            self.retired.append(self.awaited)
+        self.awaited = source
 
     def await_seq(self, seq: int, late_at: float) -> None:
         """``seq`` exists; without it the pod is late from ``late_at`` on. An earlier deadline stays."""
@@ -155,11 +160,13 @@ class ServiceIndex:
             self._meet(uid, lease.epoch, lease.source).await_seq(lease.kv_seq, now)
             return
         pod = self._meet(uid, lease.epoch, lease.source)
-        if lease.epoch < pod.epoch or lease.source in pod.retired:
+        if lease.epoch < pod.epoch:
             return
+        if lease.source in pod.retired:
+            pod.retired.remove(lease.source)
         if lease.source != pod.source:
             if pod.count or has_keys:
-                pod.awaited = lease.source
+                pod.wait_for(lease.source)
             else:
                 self._switch(pod, lease.source)
             return
@@ -219,7 +226,7 @@ class ServiceIndex:
             return
         if batch.source != pod.source:
             if not batch.clear and (pod.count or batch.seq != 1):
-                pod.awaited = batch.source
+                pod.wait_for(batch.source)
                 return
             self._switch(pod, batch.source)
         if batch.seq <= pod.seq:
@@ -268,6 +275,7 @@ class ServiceIndex:
             pod.source, pod.seq, pod.ahead, pod.late_at = source, 0, 0, inf
             pod.sums.clear()
             pod.sums.append((0, pod.count, pod.xor))
+            pod.wait_for(source)
             pod.awaited = None
 
     def _adopt(self, pod: _Pod, snapshot: KvSnapshot, slot: int, now: float) -> None:
