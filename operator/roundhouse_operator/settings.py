@@ -77,8 +77,8 @@ class Settings:
     """Services reconciled at the same time."""
     resync_s: float = 300.0
     """Period of listing everything anew, which finds what no watch reported."""
-    lease_poll_s: float = 1.0
-    """Period of looking for changed leases."""
+    redis_poll_s: float = 1.0
+    """Period of looking whether Redis answers."""
     request_timeout_s: float = 30.0
     """Deadline of one request to the API server."""
     agent_timeout_s: float = 2.0

@@ -118,9 +118,7 @@ class Story:
     async def _serving(self) -> int:
         """Replicas that answer and are meant to stay; a hung one does not answer."""
         hung = {uid for uid, each in self.world.leases.by_uid.items() if each.hung}
-        staying = {
-            obj["metadata"]["uid"] for obj in await self.world.replicas() if "drain" not in obj["spec"]
-        } - hung
+        staying = {obj["metadata"]["uid"] for obj in await self.world.replicas() if "drain" not in obj["spec"]} - hung
         pods = [pod for pod in await self.world.pods() if is_ready(pod) and not is_terminating(pod)]
         return sum(owner_uid(pod) in staying for pod in pods if pod["status"].get("phase") != "Failed")
 
@@ -153,6 +151,10 @@ class Story:
 
 
 @given(st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(0, 20)), max_size=25))
-@settings(max_examples=int(os.environ.get("ROUNDHOUSE_STORIES", "25")), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=int(os.environ.get("ROUNDHOUSE_STORIES", "25")),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 def test_every_story_ends_well(events: list[Event]) -> None:
     asyncio.run(Story().tell(events))

@@ -157,9 +157,7 @@ def test_a_fetch_that_goes_on_after_a_failure_is_fetching_again() -> None:
 
 @pytest.mark.parametrize(("phase", "text"), [("load", "loading the model: 50 %"), ("warmup", "warming up: 50 %")])
 def test_loading_with_progress(phase: Any, text: str) -> None:
-    found = diagnosis(
-        engine=container("engine", RUNNING), progress=Progress(phase=phase, done=5000, total=10000)
-    )
+    found = diagnosis(engine=container("engine", RUNNING), progress=Progress(phase=phase, done=5000, total=10000))
     assert found.reason is Reason.LOADING_MODEL
     assert found.message == f"{text} of 10.0 kB"
 
