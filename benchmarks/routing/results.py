@@ -27,8 +27,8 @@ class Result:
     def row(self) -> str:
         return (
             f"hit {self.hit:.3f}  max/mean {self.imbalance:.2f}  TTFT p50 {self.ttft_p50_s:.2f}"
-            f" p90 {self.ttft_p90_s:.2f} p99 {self.ttft_p99_s:.2f} mean {self.ttft_mean_s:.3f} s  TPOT p50 {self.tpot_p50_s * 1e3:.0f}"
-            f" p99 {self.tpot_p99_s * 1e3:.0f} ms  goals {self.goals:.1%}"
+            f" p90 {self.ttft_p90_s:.2f} p99 {self.ttft_p99_s:.2f} mean {self.ttft_mean_s:.3f} s"
+            f"  TPOT p50 {self.tpot_p50_s * 1e3:.0f} p99 {self.tpot_p99_s * 1e3:.0f} ms  goals {self.goals:.1%}"
         )
 
 
