@@ -137,7 +137,7 @@ class Books:
         """
         booking = self._own.pop(request, None)
         if booking is not None:
-            self._teach(booking, uncached_tokens, cached_tokens, min(round(busy_s * 1e6), U32_MAX))
+            self._teach(booking, uncached_tokens, cached_tokens, _microseconds(busy_s))
             self._finish(booking, now)
             self._tell(BookOp.END, booking)
 
