@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from roundhouse_kv.books import Books
-from roundhouse_kv.books_wire import BookMessage, decode_message, encode_message
+from roundhouse_kv.books_wire import BookMessage, decode_message, encode_message, is_echo
 from roundhouse_kv.errors import RedisUnavailable, WireError
 from roundhouse_kv.names import ServiceKeys
 from roundhouse_kv.redis_link import RedisLink, close_client
@@ -19,7 +19,7 @@ from roundhouse_kv.redis_link import RedisLink, close_client
 log = logging.getLogger(__name__)
 
 TABLE_PERIOD_S: Final = 1.0
-TICK_S: Final = 0.25
+TICK_S: Final = 0.1
 
 
 class BooksFeed:
@@ -28,11 +28,12 @@ class BooksFeed:
     def __init__(self, link: RedisLink, clock: Callable[[], float]) -> None:
         self._link = link
         self._clock = clock
-        self._client = link.open_client(link.config.timeout_s)
+        self._client = link.open_client()
         self._books: dict[ServiceKeys, Books] = {}
         self._dirty: set[ServiceKeys] = set()
         self._wake = asyncio.Event()
         self._tables_at = float("-inf")
+        self._expired_at = float("-inf")
         self._generation = -1
 
     def follow(self, keys: ServiceKeys, books: Books) -> None:
@@ -50,7 +51,7 @@ class BooksFeed:
     def heard(self, keys: ServiceKeys, data: bytes) -> None:
         """A message of a service's books channel."""
         books = self._books.get(keys)
-        if books is None:
+        if books is None or is_echo(data, books.me):
             return
         try:
             books.apply(decode_message(data), self._clock())
@@ -63,15 +64,22 @@ class BooksFeed:
             while True:
                 await self._wait()
                 now = self._clock()
-                if now - self._tables_at >= TABLE_PERIOD_S or self._generation != self._link.generation:
-                    self._tables_at, self._generation = now, self._link.generation
-                    for keys, books in self._books.items():
-                        books.expire(now)
-                        books.table_due = True
-                        self._dirty.add(keys)
+                self._tick(now)
                 await self._send(now)
         finally:
             await close_client(self._client, self._link.config.timeout_s)
+
+    def _tick(self, now: float) -> None:
+        """What time alone brings about: the silent expire, and tables are due."""
+        if now - self._expired_at >= TICK_S:
+            self._expired_at = now
+            for books in self._books.values():
+                books.expire(now)
+        if now - self._tables_at >= TABLE_PERIOD_S or self._generation != self._link.generation:
+            self._tables_at, self._generation = now, self._link.generation
+            for keys, books in self._books.items():
+                books.table_due = True
+                self._dirty.add(keys)
 
     async def _wait(self) -> None:
         """Until something changed, what was held back may go, or a tick has passed."""

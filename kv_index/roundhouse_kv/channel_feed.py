@@ -29,7 +29,7 @@ class ChannelFeed:
 
     def __init__(self, link: RedisLink, on_resubscribed: Callable[[], None]) -> None:
         self._link = link
-        self._client = link.open_client(link.config.timeout_s)
+        self._client = link.open_client()
         self._on_resubscribed = on_resubscribed
         self._subscribed: set[str] = set()
         self.handlers: dict[str, Handler] = {}

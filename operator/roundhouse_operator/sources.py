@@ -29,7 +29,7 @@ class Selection:
 
 
 class WatchSource:
-    """``on_key`` hears the key of the service that a changed object belongs to; ``heard``: when it last was in touch."""
+    """``on_key`` hears the key of the service that a changed object belongs to; ``heard`` is when it was in touch."""
 
     def __init__(
         self,
