@@ -11,7 +11,7 @@ WORKERS ?= 2
 export RH_CACHE ?= $(HOME)/.cache/roundhouse
 KIND_CONFIG := $(RH_CACHE)/kind/kubeconfig
 
-.PHONY: help install lock run test lint format typecheck imports crds bench-gateway clean \
+.PHONY: help install lock run test lint format typecheck imports crds bench-gateway bench-routing clean \
   tools images kubernetes run-cluster stop-cluster kind test-chart test-cluster
 
 help: ## List the targets
@@ -83,6 +83,9 @@ test-cluster: install tools ## Tests on a real Kubernetes (NODES=2; CLUSTER=kind
 
 bench-gateway: install ## CPU per request and per event, our gateway and nginx side by side (QUICK=1: half a minute)
 	@$(BIN)/python -m benchmarks.gateway
+
+bench-routing: install ## Mean TTFT of routing policies, ours and others', simulated on public traces (RH_TRACES)
+	@$(BIN)/python -m benchmarks.routing
 
 kernels-report: install ## Compile the Triton kernels for sm_80/90/100 and write docs/kernels.json
 	$(BIN)/python -m roundhouse_torch.kernels.report docs/kernels.json

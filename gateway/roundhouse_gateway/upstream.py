@@ -61,6 +61,10 @@ class UpstreamConnection(asyncio.Protocol):
 
     # -- for the pool and the request
 
+    @property
+    def busy(self) -> bool:
+        return self._reader is not None
+
     def send(self, reader: AnswerReader, payload: bytes) -> None:
         """Start a request; while the connection is still being made, it leaves when it is there."""
         self._reader = reader

@@ -2,8 +2,8 @@
 
 The first publication waits until every service has been looked at once: with half a catalogue gateways would answer
 404 for models that exist. What is stored already is taken over before it, so that a service whose look failed keeps
-its entry, and one that was deleted while no operator ran is noticed. Afterwards a changed entry is published at once, and everything is compared every second, so that a Redis that was
-emptied or rolled back is filled again.
+its entry, and one that was deleted while no operator ran is noticed. Afterwards a changed entry is published at once,
+and everything is published again when somebody finds that something else is stored.
 """
 
 import asyncio

@@ -33,7 +33,7 @@ def merge_conditions(
             {
                 "type": verdict.type,
                 "status": status,
-                "reason": verdict.reason,
+                "reason": str(verdict.reason),
                 "message": verdict.message[:MAX_MESSAGE],
                 "lastTransitionTime": to_timestamp(now) if last is None or flipped else last["lastTransitionTime"],
                 "observedGeneration": generation,

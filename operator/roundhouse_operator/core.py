@@ -4,38 +4,41 @@ Everything here only decides *when* to look at a service; what to do about it is
 second one that takes over, loses nothing: all state is in the cluster, and Redis is filled again from it.
 
 Tasks of one `OperatorCore`: a watch per kind and namespace; the workers; a resync that lists the services anew now and
-then; the lease feed's poll and a look each second for leases that changed what a status says; the catalogue's
-publisher. One owner, the `run` coroutine, awaits them all; the first that fails ends the rest.
+then; the feed that reads leases once a second; a look at Redis' health; the catalogue's publisher. One owner, the `run`
+coroutine, awaits them all; the first that fails ends the rest.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 
 from roundhouse_kv.catalogue_store import CatalogueStore
 from roundhouse_kv.errors import RedisUnavailable
 from roundhouse_kv.lease_store import LeaseStore
 from roundhouse_kv.names import Installation
 from roundhouse_kv.operator_feed import OperatorFeed
-from roundhouse_kv.records import Lease
 from roundhouse_kv.redis_link import RedisLink
 
 from roundhouse_operator.agents import Agents, HttpAgents
 from roundhouse_operator.catalogue import CataloguePublisher
 from roundhouse_operator.cluster import ENGINE_REPLICA, INFERENCE_SERVICE, POD, Cluster, ClusterError
-from roundhouse_operator.diagnosis import tenths
 from roundhouse_operator.names import OURS
 from roundhouse_operator.queue import WorkQueue
 from roundhouse_operator.reconcile import Context, Reconciler
 from roundhouse_operator.settings import Settings
-from roundhouse_operator.sources import Selection, WatchSource, labelled_key, own_key
+from roundhouse_operator.sources import Selection, Source, WatchSource, labelled_key, own_key
+from roundhouse_operator.tasks import run_together
 
 log = logging.getLogger(__name__)
 
 
 class OperatorCore:
-    """``run`` until cancelled. ``may_lead``: this process still leads; asked before a new term is taken."""
+    """``run`` until cancelled.
+
+    ``make_sources`` is given what hears the keys; by default the cluster's own watches are used. ``may_lead``: this
+    process still leads; asked before a new term is taken. ``heard`` is when the API server last answered or reported.
+    """
 
     def __init__(
         self,
@@ -44,6 +47,7 @@ class OperatorCore:
         settings: Settings,
         *,
         agents: Agents | None = None,
+        make_sources: Callable[[Callable[[str], None]], Sequence[Source]] | None = None,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
         may_lead: Callable[[], bool] = lambda: True,
@@ -66,20 +70,27 @@ class OperatorCore:
             link, self._installation, on_change=self.queue.add, on_republish=self.publisher.republish
         )
         self._redis_healthy_at = monotonic()
-        self.sources = self._make_sources()
+        self.sources = make_sources(self.queue.add) if make_sources else self._make_watches()
+        self._listed_at = monotonic()
 
     async def run(self) -> None:
-        async with HttpAgents(self._settings.agent_timeout_s) as http_agents, asyncio.TaskGroup() as group:
+        async with HttpAgents(self._settings.agent_timeout_s) as http_agents:
             reconciler = Reconciler(self._context(self._agents or http_agents))
             await self._first_look(reconciler)
-            for source in self.sources:
-                group.create_task(source.run())
-            for _ in range(self._settings.workers):
-                group.create_task(self._work(reconciler))
-            group.create_task(self._resync(reconciler))
-            group.create_task(self.feed.run())
-            group.create_task(self._watch_live_data(reconciler))
-            group.create_task(self.publisher.run())
+            await run_together(
+                [
+                    *(source.run() for source in self.sources),
+                    *(self._work(reconciler) for _ in range(self._settings.workers)),
+                    self._resync(reconciler),
+                    self.feed.run(),
+                    self._watch_redis(reconciler),
+                    self.publisher.run(),
+                ]
+            )
+
+    @property
+    def heard(self) -> float:
+        return max(self._listed_at, *(source.heard for source in self.sources))
 
     def redis_healthy(self) -> bool:
         """Short gaps do not count: nobody is helped by conditions that flicker."""
@@ -100,8 +111,8 @@ class OperatorCore:
             clock=self._clock,
         )
 
-    def _make_sources(self) -> list[WatchSource]:
-        sources = []
+    def _make_watches(self) -> list[Source]:
+        sources: list[Source] = []
         for namespace in self._settings.namespaces or (None,):
             services = Selection(INFERENCE_SERVICE, namespace)
             sources.append(WatchSource(self._cluster, services, own_key, self.queue.add))
@@ -137,6 +148,7 @@ class OperatorCore:
                 keys.add(key)
                 for other in reconciler.served_names.claim(key, service):
                     self.queue.add(other)
+        self._listed_at = self._monotonic()
         return keys
 
     def _watched(self, key: str) -> bool:
@@ -175,22 +187,15 @@ class OperatorCore:
                 if self._watched(key):
                     self.queue.add(key)
 
-    async def _watch_live_data(self, reconciler: Reconciler) -> None:
-        """Queue the services whose leases now say something else that a status shows."""
-        seen: dict[str, dict[str, object]] = {}
+    async def _watch_redis(self, reconciler: Reconciler) -> None:
+        """Every service says whether its live data is fresh."""
         healthy = True
         while True:
-            await asyncio.sleep(self._settings.lease_poll_s)
-            keys = reconciler.served_names.services()
+            await asyncio.sleep(self._settings.redis_poll_s)
             if self.redis_healthy() != healthy:
                 healthy = not healthy
-                for key in keys:
+                for key in reconciler.served_names.services():
                     self.queue.add(key)
-            now = {key: lease_facts(self.feed.leases(key)) for key in keys}
-            for key in keys:
-                if now[key] != seen.get(key, {}):
-                    self.queue.add(key)
-            seen = now
 
     def _found(self, key: str) -> None:
         if self._watched(key):
@@ -202,17 +207,3 @@ class OperatorCore:
     async def _purge(self, key: str) -> None:
         namespace, name = key.split("/", 1)
         await LeaseStore(self._link, self._installation.service(namespace, name)).purge()
-
-
-def lease_facts(leases: Mapping[str, Lease]) -> dict[str, object]:
-    """Of each lease, what plan or status depend on; never loads, which change all the time."""
-    return {
-        uid: (
-            lease.state,
-            lease.epoch,
-            lease.hung,
-            lease.progress and (lease.progress.phase, tenths(lease.progress)),
-            tuple(sorted(lease.stack.items())),
-        )
-        for uid, lease in leases.items()
-    }

@@ -146,12 +146,9 @@ def _progress_text(progress: Progress | None, phases: tuple[str, ...], otherwise
     text = words.get(progress.phase, "warming up")
     if not progress.total:
         return text
-    return f"{text}: {10 * tenths(progress)} % of {_size(progress.total)}"
-
-
-def tenths(progress: Progress) -> int:
-    """0–10, so that a long download changes a status ten times and not a thousand."""
-    return min(10, 10 * progress.done // progress.total) if progress.total else 0
+    # In tenths, so that a long download changes a status ten times and not a thousand.
+    tenths = min(10, 10 * progress.done // progress.total)
+    return f"{text}: {10 * tenths} % of {_size(progress.total)}"
 
 
 def _size(count: int) -> str:

@@ -6,7 +6,7 @@ times, in any process: it converges from whatever it finds.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from roundhouse_engines.errors import BadEngineSpec
@@ -127,6 +127,8 @@ class _Planner:
         goal = self._goal()
         moves = choose(self.views, len(self.orphans), goal, self.now, self.settings)
         replacement = self._replacement(moves, goal)
+        if replacement != self.before.get("replacement"):
+            moves = replace(moves, make=0)  # one was given up just now: its successor waits
         situation = self._situation(goal, replacement)
         status = service_status(situation, self.now)
         return Plan(

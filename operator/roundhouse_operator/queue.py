@@ -13,6 +13,7 @@ import heapq
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 
@@ -157,10 +158,9 @@ class WorkQueue:
                 return key
             self._changed.clear()
             due = self.backlog.next_time()
-            try:
-                await asyncio.wait_for(self._changed.wait(), None if due is None else max(0.0, due - self._clock()))
-            except TimeoutError:
-                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if due is None else max(0.0, due - self._clock())):
+                    await self._changed.wait()
 
     def done(self, key: str) -> None:
         self.backlog.done(key)

@@ -165,5 +165,4 @@ def count_restarts(
     latest = now if latest is None else latest
     if before is not None and latest <= from_timestamp(before["windowStart"]) + window_s:
         return {**before, "count": count}
-    base = before["count"] if before is not None else 0
-    return {"count": count, "windowStart": to_timestamp(latest), "windowBase": base}
+    return {"count": count, "windowStart": to_timestamp(latest), "windowBase": count - 1}

@@ -49,7 +49,7 @@ def choose(views: Sequence[ReplicaView], orphans: int, goal: Goal, now: float, s
     """``orphans``: pods of deleted EngineReplicas that still hold hardware."""
     lost = [view for view in views if view.fate in _LOST]
     stopping = [view for view in views if view.fate is Fate.STOPPING]
-    hung = _hung_to_kill(views, len(stopping), goal, settings)
+    hung = _hung_to_kill(views, len(stopping) + orphans, goal, settings)
     crashed = [view for view in views if view.fate is Fate.CRASHING and goal.can_make and goal.may_replace]
     failed = [*hung, *crashed]
     here = [view for view in views if view not in lost and view not in stopping and view not in failed]

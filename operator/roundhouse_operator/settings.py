@@ -63,6 +63,8 @@ class Settings:
     """The longest of these waits."""
     hung_share: float = 0.3
     """Above this share of hung replicas (and more than one) nothing is restarted: the cause is elsewhere."""
+    hung_s: int = 30
+    """Seconds with requests running and neither a token nor a KV event that make an engine hung; agents judge it."""
     hung_grace_s: int = 5
     """Termination grace of a hung replica."""
 
@@ -77,8 +79,8 @@ class Settings:
     """Services reconciled at the same time."""
     resync_s: float = 300.0
     """Period of listing everything anew, which finds what no watch reported."""
-    lease_poll_s: float = 1.0
-    """Period of looking for changed leases."""
+    redis_poll_s: float = 1.0
+    """Period of looking whether Redis answers."""
     request_timeout_s: float = 30.0
     """Deadline of one request to the API server."""
     agent_timeout_s: float = 2.0

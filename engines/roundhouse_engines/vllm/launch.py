@@ -12,7 +12,8 @@ from roundhouse_engines.launch_args import gives, refuse_owned
 
 _OWNED = (
     "--model", "--served-model-name", "--host", "--port", "--uds", "--kv-events-config", "--shutdown-timeout",
-    "--api-key", "--enable-prompt-tokens-details", "--enable-request-id-headers", "--data-parallel-size", "-dp", "--headless",
+    "--api-key", "--enable-prompt-tokens-details", "--enable-request-id-headers", "--data-parallel-size",
+    "-dp", "--headless",
 )  # fmt: skip
 _TENSOR_PARALLEL = ("--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp")
 _OFFLINE = {

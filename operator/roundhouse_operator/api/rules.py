@@ -16,7 +16,7 @@ from pydantic_core import CoreSchema, PydanticCustomError
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """``cel`` must be true of ``self``; ``holds`` is the same in Python. ``field``: relative to the model, camelCase."""
+    """``cel`` must be true of ``self``; ``holds`` says the same in Python. ``field`` is relative to the model."""
 
     cel: str
     message: str

@@ -144,9 +144,11 @@ def test_the_shortest_service_is_valid() -> None:
 
 def test_a_service_with_every_field_is_valid_for_models_and_schema() -> None:
     spec = {
-        "model": "hf://a/b@main/file.gguf", "modelSecret": {"name": "t"}, "modelCache": {"emptyDir": {"sizeLimit": "5Gi"}},
+        "model": "hf://a/b@main/file.gguf", "modelSecret": {"name": "t"},
+        "modelCache": {"emptyDir": {"sizeLimit": "5Gi"}},
         "servedNames": ["a/b", "c"],
-        "engine": {"name": "vllm", "image": "x/y:1", "args": ["--a"], "env": [{"name": "A", "value": "b"}, {"name": "C"}]},
+        "engine": {"name": "vllm", "image": "x/y:1", "args": ["--a"],
+                   "env": [{"name": "A", "value": "b"}, {"name": "C"}]},
         "resources": {"gpus": 2, "gpuType": "H100-SXM", "cpu": 8, "memory": "64Gi"},
         "replicas": 3, "rollout": {"maxSurge": 1, "maxUnavailable": 0, "progressDeadlineSeconds": 60},
         "drain": {"timeoutSeconds": 0},

@@ -1,8 +1,10 @@
 """A small world around the operator: in-memory API, a kubelet under the test's control, agents and leases by hand."""
 
+import asyncio
 import itertools
 import random
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -38,6 +40,14 @@ def service(name: str = "llama", namespace: str = "default", **spec: Any) -> Obj
 def lease(uid: str, pod_uid: str, **fields: Any) -> Lease:
     values: dict[str, Any] = {"replica": "", "epoch": 1, "source": 1, "state": "ready", **fields}
     return Lease(replica_uid=uid, pod_uid=pod_uid, **values)
+
+
+async def until(check: Callable[[], object]) -> None:
+    """Poll until it holds."""
+    deadline = time.monotonic() + 10
+    while not check():
+        assert time.monotonic() < deadline, "not in time"
+        await asyncio.sleep(0.001)
 
 
 class FakeAgents:
@@ -174,13 +184,13 @@ class World:
         for key in keys or ("default/llama",):
             self.queue(key)
         for _ in range(20):
-            key = self.backlog.take(self.now)
-            if key is None:
+            taken = self.backlog.take(self.now)
+            if taken is None:
                 return
-            again = await self.reconciler.reconcile(key)
+            again = await self.reconciler.reconcile(taken)
             if again is not None:
-                self.backlog.add_at(key, self.now + again)
-            self.backlog.done(key)
+                self.backlog.add_at(taken, self.now + again)
+            self.backlog.done(taken)
             await self.cluster.settle()
 
     # What is there.
