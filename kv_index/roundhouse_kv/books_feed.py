@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from roundhouse_kv.books import Books
-from roundhouse_kv.books_wire import BookMessage, decode_message, encode_message
+from roundhouse_kv.books_wire import BookMessage, decode_message, encode_message, is_echo
 from roundhouse_kv.errors import RedisUnavailable, WireError
 from roundhouse_kv.names import ServiceKeys
 from roundhouse_kv.redis_link import RedisLink, close_client
@@ -51,7 +51,7 @@ class BooksFeed:
     def heard(self, keys: ServiceKeys, data: bytes) -> None:
         """A message of a service's books channel."""
         books = self._books.get(keys)
-        if books is None:
+        if books is None or is_echo(data, books.me):
             return
         try:
             books.apply(decode_message(data), self._clock())
