@@ -56,6 +56,7 @@ class Renderer:
             self._template = _environment(clock).from_string(profile.chat_template)
         except jinja2.TemplateError as error:
             raise RenderError(f"chat template does not compile: {error}") from error
+        self._globals = dict(self._template.globals)  # jinja copies them for each rendering, from a slow ChainMap
 
     def chat(self, body: Mapping[str, Any]) -> Rendered:
         """The prompt of a chat completion. Raises `RenderError` when there is no prediction."""
@@ -111,7 +112,8 @@ class Renderer:
 
     def _run(self, **variables: Any) -> str:
         try:
-            return self._template.render(**variables)
+            context = self._template.new_context({**self._globals, **variables}, shared=True)
+            return "".join(self._template.root_render_func(context))
         except Exception as error:
             raise RenderError(f"chat template: {type(error).__name__}: {error}") from error
 
