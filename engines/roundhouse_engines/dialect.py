@@ -35,10 +35,21 @@ class Dialect(Protocol):
     ``control_headers``: request headers (lower case) that are dropped.
     """
 
-    kind: str
-    control_fields: frozenset[str]
-    control_headers: frozenset[bytes]
-    reports_kv_events: bool
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def control_fields(self) -> frozenset[str]: ...
+
+    @property
+    def control_headers(self) -> frozenset[bytes]: ...
+
+    @property
+    def reports_kv_events(self) -> bool: ...
+
+    def plain(self, block: bytes) -> bool:
+        """True when every event of ``block`` is DATA for certain: a few substring tests, nothing is parsed."""
+        ...
 
     def mark(self, event: bytes) -> Mark:
         """Classify one complete SSE event; cheap substring tests first, parsed only on a match."""

@@ -25,7 +25,8 @@ class LoadReport:
 class BlocksStored:
     """Full blocks that now hold KV. ``hashes`` are the engine's own, as unsigned 64-bit; tokens are block_size each.
 
-    ``salt`` and ``adapter`` enter the root; ``extra`` True when a block carries keys that text cannot spell (images).
+    ``salt`` and ``adapter`` enter the root; ``opaque``: the blocks hold what text cannot spell (images).
+    ``reannounced``: tells of blocks that may be known already, and adds no copy of them.
     """
 
     hashes: tuple[int, ...]
@@ -63,7 +64,9 @@ class CacheBatch:
 class Probe(Protocol):
     """One engine, watched. Every method raises `ProbeError` when the engine does not answer within its deadline."""
 
-    async def healthy(self) -> bool: ...
+    async def healthy(self) -> bool:
+        """False when nobody listens or the engine says that it is dead; a silent engine is a `ProbeError`."""
+        ...
 
     async def load(self) -> LoadReport: ...
 
@@ -82,7 +85,15 @@ class Probe(Protocol):
         ...
 
     def events(self) -> AsyncIterator[CacheBatch]:
-        """KV events from the engine's start on, gaps filled by replay where it can be. Ends with the engine."""
+        """KV events from the engine's start on, gaps filled by replay where it can be; iterated once.
+
+        First comes what happened before, or one batch with all that the engine holds now; an empty batch ends this
+        part. What can neither be replayed nor told as a whole is a `CacheBatch.gap`.
+        """
+        ...
+
+    async def model_file(self, name: str) -> bytes | None:
+        """A file of the model's folder, from an engine that brings its own model; None when it has no such file."""
         ...
 
     async def close(self) -> None: ...

@@ -113,6 +113,8 @@ def _content(parts: list[Part], whole: bool, listed: bool) -> str | list[Part]:
 
 def _add_assistant(result: Message, message: Mapping[str, Any]) -> None:
     calls = message.get("tool_calls")
+    if calls is not None and not isinstance(calls, list):
+        raise RenderError("tool_calls is not a list")
     if calls:
         result["tool_calls"] = [_call(call) for call in calls]
     if message.get("reasoning") is not None:
@@ -127,7 +129,7 @@ def _call(call: object) -> dict[str, Any]:
     if not isinstance(arguments, (dict, list)):
         try:
             arguments = json.loads(arguments) if arguments else {}
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise RenderError(f"a tool call's arguments are not JSON: {error}") from error
     return {**call, "function": {**function, "arguments": arguments}}
 

@@ -91,8 +91,8 @@ class Cluster(Protocol):
         """Done also when the object is gone already; with ``uid`` only that very object is deleted."""
         ...
 
-    async def patch_status(self, kind: Kind, namespace: str, name: str, status: Obj) -> Obj:
-        """Replace the status subresource. Raises `NotFound`."""
+    async def patch_status(self, kind: Kind, namespace: str, name: str, status: Obj, *, uid: str | None = None) -> Obj:
+        """Replace the status subresource. Raises `NotFound`, or `Conflict` when the object has another ``uid``."""
         ...
 
     def watch(

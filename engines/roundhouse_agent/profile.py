@@ -1,0 +1,130 @@
+"""What a gateway must know of the engine's model, from the files that describe it.
+
+Built without ``exact``; the self-test sets that. A tokenizer whose bytes cannot be reproduced still gives a profile,
+with the reason: its size is needed to predict cost in any case.
+"""
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from struct import unpack
+from typing import Any, Final
+
+from roundhouse_kv.errors import UnsupportedTokenizer
+from roundhouse_kv.records import Profile
+from roundhouse_kv.render import content_format
+from roundhouse_kv.token_bytes import TokenBytes
+
+log = logging.getLogger(__name__)
+
+FILES: Final = ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "chat_template.json")
+_VARIABLES: Final = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_BYTES: Final = {"float32": 4, "float16": 2, "bfloat16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "int8": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What the model's files say. ``parameters`` 0 = not known. ``table`` None: no prefix keys, for ``reason``."""
+
+    files: Mapping[str, bytes]
+    parameters: int
+    table: TokenBytes | None
+    reason: str
+
+
+def read_model(files: Mapping[str, bytes], parameters: int) -> Model:
+    """Parse the tokenizer, which takes a while for a big vocabulary."""
+    if "tokenizer.json" not in files:
+        return Model(files, parameters, None, "the model has no tokenizer.json")
+    try:
+        return Model(files, parameters, TokenBytes.load(files["tokenizer.json"]), "")
+    except UnsupportedTokenizer as error:
+        return Model(files, parameters, None, f"tokenizer: {error}")
+
+
+def read_folder(folder: Path) -> Model:
+    try:
+        files = {name: (folder / name).read_bytes() for name in FILES if (folder / name).is_file()}
+    except OSError as error:
+        return Model({}, 0, None, f"the model's files cannot be read: {error.strerror}")
+    return read_model(files, count_parameters(folder))
+
+
+def describe(model: Model, stack: Mapping[str, str]) -> Profile:
+    """``stack``: what the engine says that it runs."""
+    config, tokenizer_config = _json(model.files, "config.json"), _json(model.files, "tokenizer_config.json")
+    text_config = {**config, **config.get("text_config", {})}
+    template = _template(model.files, tokenizer_config)
+    return Profile(
+        text=model.table.rules if model.table is not None else None,
+        chat_template=template,
+        content_format="openai" if content_format(template) == "openai" else "string",
+        variables=_special_tokens(tokenizer_config),
+        reason=model.reason or ("" if template else "the model has no chat template"),
+        parameters=model.parameters or int(config.get("num_parameters", 0)),
+        layers=int(text_config.get("num_hidden_layers", 0)),
+        hidden_size=int(text_config.get("hidden_size", 0)),
+        kv_bytes_per_token=_kv_bytes(text_config, stack.get("kvDtype", "")),
+        max_model_len=_length(stack.get("maxModelLen", "")) or int(text_config.get("max_position_embeddings", 0)),
+    )
+
+
+def count_parameters(folder: Path) -> int:
+    """Elements of all tensors, read from the headers of the safetensors files."""
+    total = 0
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            with path.open("rb") as file:
+                header = json.loads(file.read(unpack("<Q", file.read(8))[0]))
+        except (OSError, ValueError) as error:
+            log.warning("weights_unreadable file=%s reason=%s", path.name, error)
+            continue
+        total += sum(prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
+    return total
+
+
+def _template(files: Mapping[str, bytes], tokenizer_config: Mapping[str, Any]) -> str:
+    if "chat_template.jinja" in files:
+        return files["chat_template.jinja"].decode("utf-8", "replace")
+    template = _json(files, "chat_template.json").get("chat_template") or tokenizer_config.get("chat_template")
+    if isinstance(template, list):
+        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
+        template = named.get("default")
+    return template if isinstance(template, str) else ""
+
+
+def _special_tokens(tokenizer_config: Mapping[str, Any]) -> dict[str, str]:
+    found = {}
+    for name in _VARIABLES:
+        value = tokenizer_config.get(name)
+        value = value.get("content") if isinstance(value, dict) else value
+        if isinstance(value, str):
+            found[name] = value
+    return found
+
+
+def _kv_bytes(config: Mapping[str, Any], kv_dtype: str) -> int:
+    heads = int(config.get("num_attention_heads") or 0)
+    if not heads:
+        return 0
+    kv_heads = int(config.get("num_key_value_heads") or heads)
+    head_dim = int(config.get("head_dim") or int(config.get("hidden_size", 0)) // heads)
+    own = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16")
+    size = _BYTES.get(kv_dtype.removeprefix("torch.")) or _BYTES.get(own, 2)
+    return 2 * int(config.get("num_hidden_layers", 0)) * kv_heads * head_dim * size
+
+
+def _length(text: str) -> int:
+    return int(text) if text.isdigit() else 0
+
+
+def _json(files: Mapping[str, bytes], name: str) -> dict[str, Any]:
+    try:
+        value = json.loads(files.get(name, b"{}"))
+    except ValueError as error:
+        log.warning("model_file_unreadable file=%s reason=%s", name, error)
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,47 @@
+"""One HTTP request of a client, parsed, and its form for an engine."""
+
+from typing import Final
+
+from roundhouse_engines.dialect import load_dialect
+from roundhouse_engines.launch import ENGINE_KINDS
+
+_HOP_BY_HOP = frozenset(
+    {
+        b"connection", b"keep-alive", b"proxy-connection", b"proxy-authenticate", b"proxy-authorization", b"te",
+        b"trailer", b"transfer-encoding", b"upgrade", b"http2-settings",
+    }
+)  # fmt: skip
+
+_REWRITTEN = frozenset(
+    {b"host", b"content-length", b"content-encoding", b"expect", b"accept-encoding", b"x-request-id"}
+)
+"""The gateway sets these itself, or takes only their default: it must be able to read what goes and what comes back."""
+
+NOT_FORWARDED: Final = (
+    _HOP_BY_HOP | _REWRITTEN | frozenset[bytes]().union(*(load_dialect(kind).control_headers for kind in ENGINE_KINDS))
+)
+"""Request headers (lower case) that never reach an engine; control headers of every dialect among them."""
+
+NOT_RELAYED: Final = _HOP_BY_HOP | frozenset({b"content-length", b"x-request-id"})
+"""Response headers (lower case) that never reach a client as the engine sent them."""
+
+
+class ClientRequest:
+    """``headers`` are the lines to forward. ``chunked_reply``: the client understands chunked transfer (HTTP/1.1)."""
+
+    __slots__ = ("body", "chunked_reply", "headers", "keep_alive", "method", "target")
+
+    def __init__(
+        self, method: bytes, target: bytes, headers: list[bytes], body: bytes, keep_alive: bool, chunked_reply: bool
+    ) -> None:
+        self.method = method
+        self.target = target
+        self.headers = headers
+        self.body = body
+        self.keep_alive = keep_alive
+        self.chunked_reply = chunked_reply
+
+    def for_engine(self, host: bytes, request_id: int, body: bytes) -> bytes:
+        return b"%b %b HTTP/1.1\r\nhost: %b\r\n%bx-request-id: %016x\r\ncontent-length: %d\r\n\r\n%b" % (
+            self.method, self.target, host, b"".join(self.headers), request_id, len(body), body,
+        )  # fmt: skip

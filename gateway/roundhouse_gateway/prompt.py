@@ -1,0 +1,120 @@
+"""A request's prompt as the router sees it: bytes, size, prefix keys, and what ties a conversation to its replica.
+
+With a profile the bytes are what the engine will tokenise; without one they are a plain listing of the messages, good
+for comparing prompts with each other but not with what an engine reports. A request that cannot be rendered under its
+profile has no keys: nothing is predicted for it, and the engine will say what is wrong with it.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from roundhouse_kv.errors import RenderError
+from roundhouse_kv.keys import CHUNK_BYTES, chain_keys, root_key
+from roundhouse_kv.render import Renderer
+from xxhash import xxh3_64_intdigest
+
+from roundhouse_gateway.tokens import TextSize, TokenRatios
+
+CHAT: Final = "/v1/chat/completions"
+HISTORY_ROOT: Final = "history"
+"""Stands for the profile digest in the root of keys that no engine event can match."""
+
+
+class Prompt:
+    """``keys``: prefix keys, none when nothing can be predicted. ``conversation``: the last assistant message, "" when
+    there is none. ``exact_tokens``: the prompt came as token ids. ``tokens``: their number, or its `estimate`."""
+
+    __slots__ = ("_ratios", "conversation", "data", "exact_tokens", "keys", "size", "tokens")
+
+    def __init__(
+        self, data: bytes, size: TextSize, keys: list[int], conversation: str = "", exact_tokens: int | None = None
+    ) -> None:
+        self.data = data
+        self.size = size
+        self.keys = keys
+        self.conversation = conversation
+        self.exact_tokens = exact_tokens
+        self.tokens = exact_tokens or 1
+
+    def estimate(self, ratios: TokenRatios) -> None:
+        """Set ``tokens``, and what `cached_tokens` goes by."""
+        self._ratios = ratios
+        if self.exact_tokens is None:
+            self.tokens = ratios.tokens(self.size)
+
+    def cached_tokens(self, matched_bytes: int, block_size: int) -> int:
+        return self._ratios.cached_tokens(self.size, matched_bytes, block_size=block_size, prompt_tokens=self.tokens)
+
+    def affinity(self) -> int | None:
+        """Hash of the prompt up to the end of the last assistant message; None when this is the first turn."""
+        if not self.conversation:
+            return None
+        said = self.conversation.encode("utf-8", "replace")
+        at = self.data.rfind(said)
+        return xxh3_64_intdigest(self.data[: at + len(said)] if at >= 0 else said)
+
+
+def read_prompt(fields: Mapping[str, Any], path: str, renderer: Renderer | None, digest: str) -> Prompt:
+    """Never raises. ``digest`` names the profile that ``renderer`` was made of."""
+    if path != CHAT:
+        prompt = fields.get("prompt")
+        if isinstance(prompt, list):
+            if len(prompt) != 1 or not isinstance(prompt[0], str):
+                return _several(prompt)
+            fields = {**fields, "prompt": prompt[0]}
+    turns = _turns(fields) if path == CHAT else []
+    said = _last_said(turns) if len(turns) > 1 else ""
+    salt = fields.get("cache_salt")
+    salt = salt if isinstance(salt, str) else ""
+    if renderer is not None:
+        try:
+            rendered = renderer.render(fields, path)
+            data = renderer.encode(rendered)
+        except RenderError:
+            digest = ""
+        else:
+            parts = 0 if rendered.complete else sum(map(_other_parts, turns))
+            return Prompt(data, TextSize.of(rendered.text, parts), chain_keys(data, root_key(digest, "", salt)), said)
+    else:
+        digest = HISTORY_ROOT
+    text = "".join([f"<{turn.get('role')}>\n{_text(turn)}\n" for turn in turns]) if turns else fields.get("prompt")
+    text = text if isinstance(text, str) else ""
+    data = text.encode("utf-8", "replace")
+    keys = chain_keys(data, root_key(digest, "", salt)) if digest and len(data) >= CHUNK_BYTES else []
+    return Prompt(data, TextSize.of(text, sum([_other_parts(turn) for turn in turns])), keys, said)
+
+
+def _several(prompts: list[Any]) -> Prompt:
+    """Several prompts, or token ids: sizes add up, nothing is predicted."""
+    text = "".join(p for p in prompts if isinstance(p, str))
+    ids = sum(len(p) if isinstance(p, list) else 1 for p in prompts if isinstance(p, int | list))
+    return Prompt(b"", TextSize.of(text), [], exact_tokens=ids if ids and not text else None)
+
+
+def _last_said(turns: list[dict[str, Any]]) -> str:
+    for turn in reversed(turns):
+        if turn.get("role") == "assistant":
+            return _text(turn)
+    return ""
+
+
+def _turns(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
+    messages = fields.get("messages")
+    return [turn for turn in messages if isinstance(turn, dict)] if isinstance(messages, list) else []
+
+
+def _text(turn: Mapping[str, Any]) -> str:
+    content = turn.get("content")
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "\n".join(p["text"] for p in content if isinstance(p, dict) and isinstance(p.get("text"), str))
+    return ""
+
+
+def _other_parts(turn: Mapping[str, Any]) -> int:
+    """Parts of a message that are no text."""
+    content = turn.get("content")
+    if not isinstance(content, list):
+        return 0
+    return sum(1 for p in content if isinstance(p, dict) and not isinstance(p.get("text"), str))

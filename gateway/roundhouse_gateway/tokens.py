@@ -1,0 +1,88 @@
+"""Bytes of a rendered prompt → tokens, by two ratios learned online: one for ASCII bytes, one for the rest.
+
+Least squares of ``usage.prompt_tokens`` with forgetting (measured on vLLM: mean error 18–33 tokens, no bias; one ratio
+alone errs by up to 157). Parts that are no text have a learned size of their own.
+"""
+
+from typing import Final, NamedTuple
+
+CHUNK_BYTES: Final = 256
+
+
+class TextSize(NamedTuple):
+    """Size of a rendered prompt: ``ascii_bytes``, ``other_bytes``, and ``parts`` that are no text."""
+
+    ascii_bytes: int
+    other_bytes: int = 0
+    parts: int = 0
+
+    @property
+    def bytes(self) -> int:
+        return self.ascii_bytes + self.other_bytes
+
+    @classmethod
+    def of(cls, text: str, parts: int = 0) -> "TextSize":
+        if text.isascii():
+            return cls(len(text), 0, parts)
+        ascii_bytes = len(text.encode("ascii", "ignore"))
+        return cls(ascii_bytes, len(text.encode("utf-8", "replace")) - ascii_bytes, parts)
+
+
+class TokenRatios:
+    """Tokens per byte of one service's tokenizer. Start: 4 ASCII bytes or 2.5 others a token, 256 tokens a part."""
+
+    FORGET: Final = 0.995
+    LEAST: Final = 0.02
+    MOST: Final = 1.5
+    PRIOR: Final = 2000.0
+
+    def __init__(self) -> None:
+        self.ascii = 0.25
+        self.other = 0.4
+        self.part = 256.0
+        self._prior = (self.ascii, self.other)
+        self._sums = [0.0] * 5
+
+    def tokens(self, size: TextSize) -> int:
+        ascii_bytes, other_bytes, parts = size
+        return int(ascii_bytes * self.ascii + other_bytes * self.other + parts * self.part + 0.5) or 1
+
+    def cached_tokens(self, size: TextSize, matched_bytes: int, *, block_size: int, prompt_tokens: int) -> int:
+        """Tokens that the engine will report as cached when the first ``matched_bytes`` are.
+
+        A chunk half known on average is added and half a block taken off; the last token is always computed.
+        """
+        if matched_bytes <= 0 or size.bytes <= 0:
+            return 0
+        known = min(size.bytes, matched_bytes + CHUNK_BYTES // 2)
+        if matched_bytes > size.bytes - CHUNK_BYTES:
+            known = size.bytes  # every whole chunk matched
+        per_byte = (size.ascii_bytes * self.ascii + size.other_bytes * self.other) / size.bytes
+        return max(0, min(round(known * per_byte - block_size / 2), prompt_tokens - 1))
+
+    def learn(self, size: TextSize, prompt_tokens: int) -> None:
+        if size.bytes <= 0 or prompt_tokens <= 0:
+            return
+        if size.parts:
+            text = size.ascii_bytes * self.ascii + size.other_bytes * self.other
+            seen = max(0.0, prompt_tokens - text) / size.parts
+            self.part += 0.1 * (seen - self.part)
+            return
+        # Errors weigh by size, so that a long prompt does not outweigh a hundred short ones.
+        weight = 1 / size.bytes
+        x, y, t = size.ascii_bytes, size.other_bytes, prompt_tokens
+        terms = (x * x, x * y, y * y, x * t, y * t)
+        self._sums = [s * self.FORGET + weight * term for s, term in zip(self._sums, terms, strict=True)]
+        self._solve()
+
+    def _solve(self) -> None:
+        """With the start values as a prior worth ``PRIOR`` bytes of each kind, which also keeps it solvable."""
+        aa, ao, oo, at, ot = self._sums
+        aa, oo = aa + self.PRIOR, oo + self.PRIOR
+        at, ot = at + self.PRIOR * self._prior[0], ot + self.PRIOR * self._prior[1]
+        determinant = aa * oo - ao * ao
+        self.ascii = self._clip((at * oo - ot * ao) / determinant)
+        self.other = self._clip((ot * aa - at * ao) / determinant)
+
+    def _clip(self, ratio: float) -> float:
+        return min(max(ratio, self.LEAST), self.MOST)

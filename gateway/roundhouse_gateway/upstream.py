@@ -1,0 +1,276 @@
+"""Connections to one engine: a keep-alive pool, and the protocol that parses what comes back.
+
+A connection carries one request at a time and goes back into the pool when its answer was read to the end. A kept
+connection that turns out to be closed before a byte of the answer came is no fault of the replica: the caller sends the
+request again on a fresh one (`Failure.STALE`). Nothing here knows about routing or retries.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Protocol, cast
+
+import httptools
+
+log = logging.getLogger(__name__)
+
+MAX_HEAD_BYTES = 64 << 10
+
+
+class Failure(Enum):
+    """Why no (whole) answer came."""
+
+    CONNECT = auto()  # refused, unreachable, or not within the deadline
+    STALE = auto()  # a kept connection had been closed; nothing was received
+    CUT = auto()  # the connection broke
+    PROTOCOL = auto()  # not HTTP
+
+
+class AnswerReader(Protocol):
+    """The request that a connection works for. A callback may cancel or send elsewhere; nothing follows it then."""
+
+    def answer_head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None: ...
+
+    def answer_data(self, data: bytes, complete: bool) -> None:
+        """Body bytes of one read, de-chunked, maybe none; ``complete``: the answer ends here."""
+        ...
+
+    def answer_failed(self, failure: Failure, detail: str) -> None: ...
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """One TCP connection to an engine."""
+
+    __slots__ = (
+        "_body", "_complete", "_head_bytes", "_head_done", "_headers", "_lost", "_parser", "_paused", "_payload",
+        "_pool", "_reader", "_received", "_reusable", "_reused", "_transport", "idle_since",
+    )  # fmt: skip
+
+    def __init__(self, pool: "UpstreamPool") -> None:
+        self._pool = pool
+        self._parser = httptools.HttpResponseParser(self)  # it begins anew after each kept-alive answer
+        self._transport: asyncio.Transport | None = None
+        self._reader: AnswerReader | None = None
+        self._payload = b""
+        self._reused = False
+        self._received = False
+        self._lost = False
+        self._paused = False
+        self.idle_since = 0.0
+
+    # -- for the pool and the request
+
+    @property
+    def busy(self) -> bool:
+        return self._reader is not None
+
+    def send(self, reader: AnswerReader, payload: bytes) -> None:
+        """Start a request; while the connection is still being made, it leaves when it is there."""
+        self._reader = reader
+        self._received = False
+        self._complete = False
+        self._head_done = False
+        self._reusable = False
+        self._head_bytes = 0
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._body: list[bytes] = []
+        if self._transport is None:
+            self._payload = payload
+        else:
+            self._reused = True
+            self._transport.write(payload)
+
+    def cancel(self) -> None:
+        """The request is over for its reader: an engine that is still working sees the connection close."""
+        self._reader = None
+        if self._transport is not None:
+            self._transport.abort()
+
+    def pause(self) -> None:
+        if self._transport is not None and self._reader is not None:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self._transport is not None and self._paused:
+            self._paused = False
+            self._transport.resume_reading()
+
+    def connect_failed(self, detail: str) -> None:
+        self._lost = True
+        self._fail(Failure.CONNECT, detail)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    # -- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._pool.opened(self)
+        if self._reader is None:  # cancelled meanwhile: good for the next request
+            self._pool.release(self)
+        else:
+            self._transport.write(self._payload)
+        self._payload = b""
+
+    def data_received(self, data: bytes) -> None:
+        if self._reader is None:
+            self.cancel()  # nobody asked for this
+            return
+        self._received = True
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._fail(Failure.PROTOCOL, str(error) or type(error).__name__)
+            self.cancel()
+            return
+        if self._body or self._complete:
+            self._deliver()
+
+    def eof_received(self) -> bool | None:
+        if self._reader is not None and self._head_done and not self._complete and not self._framed():
+            self._complete = True  # an answer without length or chunks ends with the connection
+            self._deliver()
+        return None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost = True
+        self._pool.lost(self)
+        if not self._received and self._reused:
+            self._fail(Failure.STALE, "kept connection was closed")
+        else:
+            self._fail(Failure.CUT, str(exc) if exc else "connection closed")
+
+    # -- httptools
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._head_done:
+            return  # a trailer
+        self._head_bytes += len(name) + len(value)
+        if self._head_bytes > MAX_HEAD_BYTES:
+            raise ValueError("answer head too large")
+        self._headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        if self._complete:
+            raise ValueError("more than one answer")
+        status = self._parser.get_status_code()
+        if status < 200:
+            self._headers = []
+            return
+        self._head_done = True
+        if self._reader is not None:
+            self._reader.answer_head(status, self._headers)
+
+    def on_body(self, body: bytes) -> None:
+        self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        self._complete = self._head_done  # not after an informational answer
+        self._reusable = self._parser.should_keep_alive()  # the parser forgets it after this callback
+
+    # -- inner
+
+    def _deliver(self) -> None:
+        reader = self._reader
+        if reader is None:
+            return
+        body = self._body
+        data = body[0] if len(body) == 1 else b"".join(body)
+        self._body = []
+        if self._complete:
+            self.resume()
+            self._reader = None
+            if self._reusable and not self._lost:
+                self._pool.release(self)
+            else:
+                self.close()
+        reader.answer_data(data, self._complete)
+
+    def _framed(self) -> bool:
+        names = {name.lower() for name, _ in self._headers}
+        return b"content-length" in names or b"transfer-encoding" in names
+
+    def _fail(self, failure: Failure, detail: str) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.answer_failed(failure, detail)
+
+
+class UpstreamPool:
+    """Connections to one address. The pool owns the tasks that dial; `close` ends them."""
+
+    def __init__(self, address: str, port: int, *, connect_s: float, idle_s: float, clock: Callable[[], float]) -> None:
+        self.address = address
+        self.port = port
+        self.host_header = (f"[{address}]:{port}" if ":" in address else f"{address}:{port}").encode()
+        self._connect_s = connect_s
+        self._idle_s = idle_s
+        self._clock = clock
+        self._idle: list[UpstreamConnection] = []
+        self._open: set[UpstreamConnection] = set()
+        self._dials: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    @property
+    def open_connections(self) -> int:
+        return len(self._open)
+
+    def send(self, reader: AnswerReader, payload: bytes, *, fresh: bool = False) -> UpstreamConnection:
+        """Send on a kept connection (the one used last), or dial one. Failures come through ``reader`` only."""
+        if self._idle and not fresh:
+            connection = self._idle.pop()
+        else:
+            connection = UpstreamConnection(self)
+            dial = asyncio.get_running_loop().create_task(self._dial(connection))
+            self._dials.add(dial)
+            dial.add_done_callback(self._dials.discard)
+        connection.send(reader, payload)
+        return connection
+
+    async def _dial(self, connection: UpstreamConnection) -> None:
+        try:
+            async with asyncio.timeout(self._connect_s):
+                await asyncio.get_running_loop().create_connection(lambda: connection, self.address, self.port)
+        except TimeoutError:
+            connection.connect_failed(f"no connection within {self._connect_s:g} s")
+        except OSError as error:
+            connection.connect_failed(error.strerror or str(error))
+
+    def opened(self, connection: UpstreamConnection) -> None:
+        self._open.add(connection)
+
+    def release(self, connection: UpstreamConnection) -> None:
+        if self._closed:
+            connection.close()
+        else:
+            connection.idle_since = self._clock()
+            self._idle.append(connection)
+
+    def lost(self, connection: UpstreamConnection) -> None:
+        self._open.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)
+
+    def sweep(self, now: float) -> None:
+        """Close what has been idle too long; the list is ordered by last use."""
+        while self._idle and now - self._idle[0].idle_since > self._idle_s:
+            self._idle.pop(0).close()
+
+    def retire(self) -> None:
+        """The replica is gone: keep nothing; requests in progress go on until they end by themselves."""
+        self._closed = True
+        while self._idle:
+            self._idle.pop().close()
+
+    async def close(self) -> None:
+        """Cut everything; returns when no dial is left."""
+        self.retire()
+        for connection in list(self._open):
+            connection.cancel()
+        for dial in list(self._dials):
+            dial.cancel()
+        await asyncio.gather(*self._dials, return_exceptions=True)
