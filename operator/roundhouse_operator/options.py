@@ -20,6 +20,7 @@ class Options:
     settings: Settings
     election: Election
     redis_secret: str
+    kubeconfig: str | None
     port: int
     log_level: str
 
@@ -43,7 +44,7 @@ def parse_options(argv: Sequence[str], env: Mapping[str, str]) -> Options:
         workers=given.workers,
     )
     election = Election(namespace, given.lease, env.get("POD_NAME") or socket.gethostname())
-    return Options(settings, election, given.redis_secret, given.port, given.log_level)
+    return Options(settings, election, given.redis_secret, env.get("KUBECONFIG"), given.port, given.log_level)
 
 
 def _engine_image(text: str) -> tuple[str, str]:

@@ -79,8 +79,10 @@ class Settings:
     """Services reconciled at the same time."""
     resync_s: float = 300.0
     """Period of listing everything anew, which finds what no watch reported."""
-    redis_poll_s: float = 1.0
-    """Period of looking whether Redis answers."""
+    health_poll_s: float = 1.0
+    """Period of looking whether Redis answers and the watches report."""
+    silence_s: float = 60.0
+    """Seconds within which the watches must report what the operator itself wrote; else they are dead."""
     request_timeout_s: float = 30.0
     """Deadline of one request to the API server."""
     agent_timeout_s: float = 2.0
