@@ -72,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--agent-image", default="", help="image of the agent beside each engine")
     add("--engine-image", action="append", default=[], metavar="KIND=IMAGE", help="image of an engine kind")
     add("--model-cache", default="", metavar="PATH", help="folder of the nodes for models of services that say nothing")
-    add("--workers", type=int, default=4, help="services reconciled at the same time")
+    add("--workers", type=int, default=16, help="services reconciled at the same time")
     add("--port", type=int, default=8082, help="port of /healthz, /readyz and /metrics")
     add("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"], help="least level that is logged")
     return parser

@@ -75,7 +75,7 @@ class Settings:
     redis_patience_s: float = 5.0
     """Seconds without an answer from Redis until LiveData says so."""
 
-    workers: int = 4
+    workers: int = 16
     """Services reconciled at the same time."""
     resync_s: float = 300.0
     """Period of listing everything anew, which finds what no watch reported."""
