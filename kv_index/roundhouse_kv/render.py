@@ -9,9 +9,8 @@ is a `RenderError`: no prediction for that request, never an error to the client
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 import jinja2
 import jinja2.ext
@@ -31,8 +30,7 @@ _UNPREDICTABLE: Final = frozenset({"chat_template", "documents", "truncate_promp
 _RESERVED: Final = ("messages", "conversation", "tools", "documents", "chat_template", "tokenize")
 
 
-@dataclass(frozen=True, slots=True)
-class Rendered:
+class Rendered(NamedTuple):
     """``text`` is what can be predicted; not ``complete``: a part that is no text (an image) cut it off.
 
     ``add_special_tokens``: the tokenizer puts its BOS before it.
