@@ -69,9 +69,9 @@ class ClientConnection(asyncio.Protocol):
     """``exchange`` is the request in progress when it runs on an engine."""
 
     __slots__ = (
-        "_advancing", "_allowed_body", "_body", "_busy", "_chunked_reply", "_completed", "_deadline", "_expects",
-        "_framing", "_handler", "_head_bytes", "_headers", "_keep_alive", "_limits", "_lost", "_parser", "_parts",
-        "_paused", "_phase", "_queue", "_stalled_at", "_target", "_transport", "exchange",
+        "_advancing", "_allowed_body", "_body", "_busy", "_chunked_reply", "_completed", "_deadline", "_dropped",
+        "_expects", "_framing", "_handler", "_head_bytes", "_headers", "_keep_alive", "_limits", "_lost", "_parser",
+        "_parts", "_paused", "_phase", "_queue", "_stalled_at", "_target", "_transport", "exchange",
     )  # fmt: skip
 
     def __init__(self, handler: RequestHandler) -> None:
@@ -204,7 +204,8 @@ class ClientConnection(asyncio.Protocol):
             return b""
         if self._phase is _HEAD and was in (_IDLE, _HEAD) and not self._completed:
             self._head_bytes += len(data)
-            if self._head_bytes > self._limits.head_bytes:
+            headers = len(self._headers) + self._dropped
+            if self._head_bytes > self._limits.head_bytes or headers > self._limits.headers:
                 self._refuse(self._head_too_large())
         if self._queue and not self._lost:
             self._paused = True
@@ -231,6 +232,7 @@ class ClientConnection(asyncio.Protocol):
         self._parts: list[bytes] = []
         self._allowed_body = self._limits.body_bytes
         self._expects = False
+        self._dropped = 0
         if not self._busy:
             self._deadline = self._handler.heartbeat + self._limits.header_timeout_s
 
@@ -243,9 +245,14 @@ class ClientConnection(asyncio.Protocol):
         if self._phase is not _HEAD:
             return  # a trailer
         key = name.lower()
-        if key not in NOT_FORWARDED:
+        if key in NOT_FORWARDED:
+            self._take_header(key, name, value)
+        else:
             self._headers.append(b"%b: %b\r\n" % (name, value))
-        elif key == b"content-length":
+
+    def _take_header(self, key: bytes, name: bytes, value: bytes) -> None:
+        """A header that is for the gateway."""
+        if key == b"content-length":
             self._allowed_body -= int(value)
             self._framing.append(b"%b: %b\r\n" % (name, value))
         elif key == b"transfer-encoding":
@@ -254,19 +261,21 @@ class ClientConnection(asyncio.Protocol):
             self._expects = value.lower() == b"100-continue"
         elif key == b"content-encoding" and value.lower() not in (b"", b"identity"):
             raise ApiError(415, "invalid_request", "Compressed request bodies are not supported.", close=True)
-        self._head_bytes += len(name) + len(value) + 4
-        if self._head_bytes > self._limits.head_bytes or len(self._headers) > self._limits.headers:
-            raise self._head_too_large()
+        self._dropped += 1
 
     def on_headers_complete(self) -> None:
+        """Within one read headers are not counted one by one: a read is bounded, and `_feed` counts the reads."""
         self._phase = _BODY
+        headers, limits = self._headers, self._limits
+        if len(headers) + self._dropped > limits.headers or sum(map(len, headers)) > limits.head_bytes:
+            raise self._head_too_large()
         if self._allowed_body < 0:
             raise self._body_too_large()
-        self._allowed_body = self._limits.body_bytes
+        self._allowed_body = limits.body_bytes
         self._keep_alive = self._parser.should_keep_alive()
         self._chunked_reply = self._parser.get_http_version() != "1.0"
         if not self._busy:
-            self._deadline = self._handler.heartbeat + self._limits.body_timeout_s
+            self._deadline = self._handler.heartbeat + limits.body_timeout_s
             if self._expects:
                 self.write(CONTINUE)
                 self._expects = False

@@ -84,7 +84,7 @@ class Exchange:
 
     __slots__ = (
         "_attempt", "_attempts", "_body", "_booking", "_choice", "_client", "_headers", "_heard_at", "_host",
-        "_matched", "_parts", "_parts_bytes", "_phase", "_ranking", "_relay", "_replica", "_request", "_route",
+        "_kept", "_matched", "_parts", "_parts_bytes", "_phase", "_ranking", "_relay", "_replica", "_request", "_route",
         "_sent_at", "_started", "_started_at", "_status", "_ttft_s", "_upstream",
     )  # fmt: skip
 
@@ -104,6 +104,7 @@ class Exchange:
         self._route = route
         self._booking = booking
         self._phase = _WAITING
+        self._kept = False  # what the head of the answer says of the connection
         self._attempts: list[Attempt] = []
         self._ttft_s: float | None = None
         self._upstream: UpstreamConnection | None = None
@@ -286,7 +287,8 @@ class Exchange:
                 % (self._replica.explain_header, self._choice.cached_tokens, self._attempt.reason.encode())
             )
         lines.append(framing)
-        lines.append(b"\r\n" if self._keeps_alive else b"connection: close\r\n\r\n")
+        self._kept = self._keeps_alive
+        lines.append(b"\r\n" if self._kept else b"connection: close\r\n\r\n")
         return b"".join(lines)
 
     @property
@@ -364,7 +366,8 @@ class Exchange:
         if self._phase is _WAITING:
             self._status = error.status
             request_id = b"%016x" % self._booking.request
-            self._client.write(error_reply(error, request_id=request_id, keep_alive=self._keeps_alive))
+            self._kept = self._keeps_alive
+            self._client.write(error_reply(error, request_id=request_id, keep_alive=self._kept))
             self._end("error")
         else:
             self._client.write(self._frame(error_event(error), last=True))
@@ -385,14 +388,13 @@ class Exchange:
     def _end(self, finish: str, usage: Usage | None = None) -> None:
         if self._phase is _DONE:
             return
-        keep_alive = finish not in ("broken", "client_gone") and self._keeps_alive
         self._phase = _DONE
         now = self._host.clock()
         self._leave_replica(finish if self._attempt.outcome == "open" else self._attempt.outcome)
         prompt = self._route.prompt
         self._booking.end(now, usage, None if prompt.exact_tokens is not None else prompt.size)
         self._host.leave(self, self.record(finish, usage, now - self._started_at))
-        self._client.finish(keep_alive)
+        self._client.finish(self._kept and finish != "broken")
 
 
 def _is_event_stream(headers: list[tuple[bytes, bytes]]) -> bool:

@@ -76,24 +76,28 @@ class Route:
         held = {digest: view.index.match(p.keys) for digest, p in self._prompts.items() if p.keys}
         if not held:
             return [0] * len(replicas)
+        cached: list[int] = []
         for replica in replicas:
-            keys = self._prompt_of(replica).keys
+            prompt = self._prompt_of(replica)
+            keys = prompt.keys
             if replica.predictable:
-                depth = held[replica.digest].get(replica.pod_uid, 0) if keys else 0
+                matched = held.get(replica.digest)
+                depth = matched.get(replica.pod_uid, 0) if matched else 0
                 self._event_depths[replica] = depth
             else:
                 depth = replica.history.depth(keys, now)
             if depth < len(keys):
                 depth += view.books.expected_depth(replica.pod_uid, keys, depth)
             self._depths[replica] = depth
-        return [self._tokens_of(self._depths[replica], replica) for replica in replicas]
+            cached.append(self._tokens_of(depth, replica) if depth else 0)
+        return cached
 
     def _prompt_of(self, replica: Replica) -> Prompt:
         """Under the replica's own profile when it can be predicted, else under any: history only compares prompts."""
         return self._prompts.get(replica.digest, self.prompt) if replica.predictable else self.prompt
 
     def _tokens_of(self, depth: int, replica: Replica) -> int:
-        return self.prompt.cached_tokens(CHUNK_BYTES * depth, replica.block_size) if depth else 0
+        return self.prompt.cached_tokens(CHUNK_BYTES * depth, replica.block_size)
 
 
 def _choices(fields: Mapping[str, Any]) -> int:

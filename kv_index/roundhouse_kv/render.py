@@ -16,6 +16,7 @@ import jinja2
 import jinja2.ext
 from jinja2 import nodes
 from jinja2.parser import Parser
+from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from roundhouse_kv.errors import RenderError
@@ -26,7 +27,7 @@ from roundhouse_kv.render_plan import RenderPlans
 from roundhouse_kv.text import TextCodec
 
 _CONTINUE: Final = "\ue0b6continue\ue0b6"
-_UNPREDICTABLE: Final = ("chat_template", "documents", "truncate_prompt_tokens", "prompt_embeds")
+_UNPREDICTABLE: Final = frozenset({"chat_template", "documents", "truncate_prompt_tokens", "prompt_embeds"})
 _RESERVED: Final = ("messages", "conversation", "tools", "documents", "chat_template", "tokenize")
 
 
@@ -118,8 +119,9 @@ class Renderer:
 
     def _run(self, **variables: Any) -> str:
         try:
-            context = self._template.new_context({**self._globals, **variables}, shared=True)
-            return "".join(self._template.root_render_func(context))
+            template = self._template
+            context = Context(template.environment, {**self._globals, **variables}, template.name, template.blocks)
+            return "".join(template.root_render_func(context))
         except Exception as error:
             raise RenderError(f"chat template: {type(error).__name__}: {error}") from error
 
@@ -146,13 +148,15 @@ def _names_content(node: nodes.Node) -> bool:
 
 
 def _check_predictable(body: Mapping[str, Any]) -> None:
-    for name in _UNPREDICTABLE:
-        if body.get(name) is not None:
+    for name in _UNPREDICTABLE & body.keys():
+        if body[name] is not None:
             raise RenderError(f"the request has {name}")
 
 
 def _template_arguments(body: Mapping[str, Any]) -> dict[str, Any]:
     arguments = body.get("chat_template_kwargs")
+    if arguments is None and "reasoning_effort" not in body:
+        return {}
     arguments = {} if arguments is None else arguments
     if not isinstance(arguments, Mapping) or any(name in arguments for name in _RESERVED):
         raise RenderError("chat_template_kwargs is not a plain object of template variables")
