@@ -84,8 +84,8 @@ class Exchange:
     """Reads an answer for `UpstreamConnection`, serves `ClientConnection`, runs on a `Replica`."""
 
     __slots__ = (
-        "_answer", "_attempt", "_attempts", "_body", "_booking", "_choice", "_client", "_heard_at", "_host",
-        "_kept", "_matched", "_parts", "_parts_bytes", "_phase", "_ranking", "_relay", "_replica", "_request", "_route",
+        "_answer", "_attempt", "_attempts", "_body", "_booking", "_choice", "_client", "_depths", "_heard_at", "_host",
+        "_kept", "_parts", "_parts_bytes", "_phase", "_ranking", "_relay", "_replica", "_request", "_route",
         "_sent_at", "_started", "_started_at", "_status", "_ttft_s", "_upstream",
     )  # fmt: skip
 
@@ -114,7 +114,7 @@ class Exchange:
         self._started_at = now
         self._started = self._host.wall_clock()
         self._ranking = ranking[:CANDIDATES_KEPT]
-        self._matched = self._route.matched_bytes(self._ranking)
+        self._depths = self._route.depths
         self._host.retries.request()
         best = ranking[0]
         self._send(best, best.reason or Reason.ONLY, now)
@@ -127,7 +127,7 @@ class Exchange:
         """The request for the journal, as it stands."""
         return Record(
             self._booking.request, self._route.service.key, self._body.model, self._route.path, self._started,
-            self._body.streams, self._route.prompt.size.bytes, self._ranking, self._matched, self._attempts,
+            self._body.streams, self._route.prompt.size.bytes, self._ranking, self._depths, self._attempts,
             self._choice.cached_tokens, usage, self._ttft_s, total_s, self._status, finish,
         )  # fmt: skip
 
