@@ -54,7 +54,8 @@ def run_fetch() -> None:
 
 
 def _leave(signum: int, frame: FrameType | None) -> None:
-    sys.exit(128 + signum)
+    """At once, downloads in other threads included: the cache is made to survive that."""
+    os._exit(128 + signum)
 
 
 if __name__ == "__main__":

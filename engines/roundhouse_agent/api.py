@@ -15,10 +15,12 @@ from roundhouse_kv.records import Progress, encode_record
 from roundhouse_agent.engine_watch import EngineWatch
 from roundhouse_agent.lease_publisher import LeasePublisher
 from roundhouse_agent.replica import Engine, Replica
+from roundhouse_agent.session import Comparison
 
 log = logging.getLogger(__name__)
 
 CONTINUATION_S: Final = 15.0  # what gateways get, past the deadline, to carry streams on elsewhere
+MISMATCH: Final = "the engine's tokens spell another prompt than was rendered"
 MAX_BODY_BYTES: Final = 64 << 20
 _TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -113,16 +115,16 @@ class Api:
         if (session := self._watch.session) is None or session.prepared is None:
             return _answer({"error": "the engine is not ready"}, status=503)
         try:
-            reason = await session.compare(rendered, asked)
+            found = await session.compare(rendered, asked)
         except (ProbeError, KvError, KeyError) as error:
             return _answer({"error": str(error)}, status=502)
-        if not reason:
+        if found is Comparison.EQUAL:
             return _answer({"exact": True})
-        if (profile := session.distrust(f"live check: {reason}")) is not None:
+        if found is Comparison.UNEQUAL and (profile := session.distrust(f"live check: {MISMATCH}")) is not None:
             log.warning("profile_inexact reason=%s", profile.reason)
             self._leases.profile, self._replica.profile = profile, profile.digest
             self._replica.changed.set()
-        return _answer({"exact": False, "reason": reason})
+        return _answer({"exact": False, "reason": MISMATCH})
 
     async def _metrics(self, request: web.Request) -> web.Response:
         return web.Response(body=generate_latest(self._registry), headers={"content-type": _TEXT})
@@ -162,7 +164,11 @@ async def _object(request: web.Request) -> dict[str, Any]:
     try:
         value = json.loads(await request.read())
     except (ValueError, RecursionError) as error:
-        raise web.HTTPBadRequest(text=json.dumps({"v": 1, "error": f"not JSON: {error}"})) from error
+        raise _bad_request(f"not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise web.HTTPBadRequest(text=json.dumps({"v": 1, "error": "a JSON object was expected"}))
+        raise _bad_request("a JSON object was expected")
     return value
+
+
+def _bad_request(reason: str) -> web.HTTPBadRequest:
+    return web.HTTPBadRequest(text=json.dumps({"v": 1, "error": reason}), content_type="application/json")

@@ -75,16 +75,19 @@ class EngineWatch:
             self._replica.looked()
             return
         self._replica.problem = ""
-        if self._probe is None:
+        if self._probe is None or self.session is None:
             self._probe = self._open_probe()
+            self.session = self._open_session(self._probe)
+            self._keys.attach(self.session.feed)
         before, seen_at = self._replica.state, self._clock()
         self._replica.engine = await self._health(self._probe)
         load = await self._load(self._probe) if self._replica.engine is Engine.ANSWERS else None
         self._note(load, seen_at)
-        if self._replica.engine is Engine.ANSWERS and self.session is None:
-            self.session = self._open_session(self._probe)
-            self._keys.attach(self.session.feed)
+        if self._replica.engine is Engine.ANSWERS and self._preparing is None:
             self._preparing = asyncio.create_task(self._prepare(self.session), name="prepare engine")
+        for task in (self._preparing, self.session.reading):
+            if task is not None and task.done():
+                task.result()  # a defect there ends the agent, and the kubelet starts it anew
         self._replica.looked()
         if before != self._replica.state:
             log.info("replica_state state=%s epoch=%d", self._replica.state, self._replica.epoch)
@@ -137,6 +140,4 @@ class EngineWatch:
             await asyncio.gather(self._preparing, return_exceptions=True)
         if self.session is not None:
             await self.session.close()
-        elif self._probe is not None:
-            await self._probe.close()
         self._probe = self._preparing = self.session = None

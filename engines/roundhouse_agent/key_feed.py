@@ -1,6 +1,6 @@
 """KV events of one epoch → `BlockMap`, once the profile that the keys' root needs is known.
 
-Until then events wait, and the self-test looks at them through a recorder. Inexact profiles have no keys: nothing is
+Until then events wait, and the self-test looks at them through recorders. Inexact profiles have no keys: nothing is
 kept for them.
 """
 
@@ -29,7 +29,7 @@ class KeyFeed:
     def __init__(self, dirty: Callable[[], None]) -> None:
         self._dirty = dirty
         self._waiting: list[CacheBatch] = []
-        self._recorder: ChainRecorder | None = None
+        self._recorders: list[ChainRecorder] = []
         self._told = False
         self._off = False
         self.blocks: BlockMap | None = None
@@ -53,11 +53,11 @@ class KeyFeed:
             self._take(LOST)
 
     def record(self, recorder: ChainRecorder) -> None:
-        self._recorder = recorder
+        self._recorders.append(recorder)
 
     def arm(self, blocks: BlockMap) -> None:
         """Apply what has waited, and everything from now on."""
-        self._recorder = None
+        self._recorders.clear()
         waiting, self._waiting = self._waiting, []
         self.blocks = blocks
         for batch in waiting:
@@ -66,13 +66,14 @@ class KeyFeed:
 
     def disarm(self) -> None:
         """No keys in this epoch."""
-        self._recorder, self.blocks, self._off = None, None, True
+        self.blocks, self._off = None, True
+        self._recorders.clear()
         self._waiting.clear()
         self._dirty()
 
     def _see(self, batch: CacheBatch) -> None:
-        if self._recorder is not None:
-            self._recorder.see(batch)
+        for recorder in self._recorders:
+            recorder.see(batch)
         if not batch.events and not batch.gap:
             self._told = True
             self._dirty()

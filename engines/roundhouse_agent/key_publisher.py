@@ -20,7 +20,7 @@ from roundhouse_kv.kv_store import KvLogWriter
 from roundhouse_kv.kv_wire import KvBatch, KvSnapshot, Op, Section, as_keys
 from roundhouse_kv.redis_link import RedisLink
 
-from roundhouse_agent.blocks import KeyChange
+from roundhouse_agent.blocks import BlockMap, KeyChange
 from roundhouse_agent.key_feed import KeyFeed
 from roundhouse_agent.replica import Replica
 
@@ -43,8 +43,10 @@ class KeyPublisher:
         self._clock = clock
         self._pod_uid = UUID(replica.identity.pod_uid)
         self._feed: KeyFeed | None = None
+        self._stated: BlockMap | None = None  # whose keys the log is about
         self._fresh_epoch = False
         self._mend = True
+        self._broken = False
         self._generation = -1
         self._dirty = asyncio.Event()
         self._position = (0, 0)
@@ -77,11 +79,12 @@ class KeyPublisher:
             self._dirty.clear()
             try:
                 await self._flush()
+                self._broken = False
             except RedisUnavailable as error:
-                self.failures += 1
-                if not self._mend:
+                if not self._broken:
                     log.warning("kv_log_broken reason=%s", error)
-                self._mend = True
+                self.failures += 1
+                self._mend = self._broken = True
                 await asyncio.sleep(RETRY_S)
                 self._dirty.set()
 
@@ -96,27 +99,28 @@ class KeyPublisher:
         if not self._mend and now - self._upkeep_at >= UPKEEP_S / 2:
             self._upkeep_at = now
             self._mend = not await self._writer.touch(str(self._pod_uid))
-        if self._mend:
-            await self._restate()
+        blocks = feed.blocks if feed is not None else None
+        if self._mend or blocks is not self._stated:
+            await self._restate(blocks)
             return
-        change = feed.blocks.take() if feed is not None and feed.blocks is not None else KeyChange((), ())
-        if not change.empty:
+        if blocks is not None and not (change := blocks.take()).empty:
             await self._append(change)
         if self._snapshot_due():
-            await self._snapshot(self._held())
+            await self._snapshot(blocks.keys() if blocks is not None else [])
 
-    async def _restate(self) -> None:
+    async def _restate(self, blocks: BlockMap | None) -> None:
         """Mend the log: everything held now, then an empty batch that shows the gap to whoever followed so far."""
-        keys = self._held()
-        if self._feed is not None and self._feed.blocks is not None:
-            self._feed.blocks.take()
+        self._mend = False  # now, because a new epoch may ask for it again while this one is being written
+        self._stated, keys = blocks, []
+        if blocks is not None:
+            keys = blocks.keys()
+            blocks.take()
         summary = self._replica.keys
         summary.seq += 1
         summary.count, summary.xor = len(keys), reduce(xor, keys, 0)
         await self._snapshot(keys)
         summary.seq += 1
         self._position = await self._writer.append(self._batch())
-        self._mend = False
         self._replica.changed.set()
 
     async def _append(self, change: KeyChange) -> None:
@@ -147,9 +151,6 @@ class KeyPublisher:
             return False
         size = max(SNAPSHOT_MIN_BYTES, 8 * self._replica.keys.count)
         return self._logged_bytes > size or self._clock() - self._snapshot_at >= SNAPSHOT_S
-
-    def _held(self) -> list[int]:
-        return self._feed.blocks.keys() if self._feed is not None and self._feed.blocks is not None else []
 
     def _batch(self, sections: tuple[Section, ...] = (), *, clear: bool = False) -> KvBatch:
         replica = self._replica

@@ -27,38 +27,49 @@ _BYTES: Final = {"float32": 4, "float16": 2, "bfloat16": 2, "fp8": 1, "fp8_e4m3"
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """``profile`` is not exact yet. ``table`` and ``tokenizer`` None: no prefix keys, for ``profile.reason``."""
+    """What the model's files say. ``parameters`` 0 = not known. ``table`` None: no prefix keys, for ``reason``."""
 
-    profile: Profile
+    files: Mapping[str, bytes]
+    parameters: int
     table: TokenBytes | None
-    tokenizer_json: bytes | None
+    reason: str
 
 
-def describe(files: Mapping[str, bytes], parameters: int, stack: Mapping[str, str]) -> Model:
-    """``parameters`` counted from the weights, 0 = not known; ``stack`` what the engine says it runs."""
-    config, tokenizer_config = _json(files, "config.json"), _json(files, "tokenizer_config.json")
+def read_model(files: Mapping[str, bytes], parameters: int) -> Model:
+    """Parse the tokenizer, which takes a while for a big vocabulary."""
+    if "tokenizer.json" not in files:
+        return Model(files, parameters, None, "the model has no tokenizer.json")
+    try:
+        return Model(files, parameters, TokenBytes.load(files["tokenizer.json"]), "")
+    except UnsupportedTokenizer as error:
+        return Model(files, parameters, None, f"tokenizer: {error}")
+
+
+def read_folder(folder: Path) -> Model:
+    try:
+        files = {name: (folder / name).read_bytes() for name in FILES if (folder / name).is_file()}
+    except OSError as error:
+        return Model({}, 0, None, f"the model's files cannot be read: {error.strerror}")
+    return read_model(files, count_parameters(folder))
+
+
+def describe(model: Model, stack: Mapping[str, str]) -> Profile:
+    """``stack``: what the engine says that it runs."""
+    config, tokenizer_config = _json(model.files, "config.json"), _json(model.files, "tokenizer_config.json")
     text_config = {**config, **config.get("text_config", {})}
-    template = _template(files, tokenizer_config)
-    table, reason = _table(files)
-    reason = reason or ("" if template else "the model has no chat template")
-    profile = Profile(
-        text=table.rules if table is not None else None,
+    template = _template(model.files, tokenizer_config)
+    return Profile(
+        text=model.table.rules if model.table is not None else None,
         chat_template=template,
         content_format="openai" if content_format(template) == "openai" else "string",
         variables=_special_tokens(tokenizer_config),
-        reason=reason,
-        parameters=parameters or int(config.get("num_parameters", 0)),
+        reason=model.reason or ("" if template else "the model has no chat template"),
+        parameters=model.parameters or int(config.get("num_parameters", 0)),
         layers=int(text_config.get("num_hidden_layers", 0)),
         hidden_size=int(text_config.get("hidden_size", 0)),
         kv_bytes_per_token=_kv_bytes(text_config, stack.get("kvDtype", "")),
         max_model_len=_length(stack.get("maxModelLen", "")) or int(text_config.get("max_position_embeddings", 0)),
     )
-    return Model(profile, table, files.get("tokenizer.json"))
-
-
-def read_files(folder: Path) -> dict[str, bytes]:
-    """Those of `FILES` that the folder has."""
-    return {name: (folder / name).read_bytes() for name in FILES if (folder / name).is_file()}
 
 
 def count_parameters(folder: Path) -> int:
@@ -73,15 +84,6 @@ def count_parameters(folder: Path) -> int:
             continue
         total += sum(prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
     return total
-
-
-def _table(files: Mapping[str, bytes]) -> tuple[TokenBytes | None, str]:
-    if "tokenizer.json" not in files:
-        return None, "the model has no tokenizer.json"
-    try:
-        return TokenBytes.load(files["tokenizer.json"]), ""
-    except UnsupportedTokenizer as error:
-        return None, f"tokenizer: {error}"
 
 
 def _template(files: Mapping[str, bytes], tokenizer_config: Mapping[str, Any]) -> str:

@@ -103,7 +103,7 @@ class Replica:
         """The engine has been started anew: what was known of the old process is void, and so is its drain."""
         self.epoch = epoch
         self.engine, self.prepared, self.hung, self.load = Engine.UNSEEN, False, False, None
-        self.drain, self.problem = Drain(), ""
+        self.drain, self.problem, self.progress = Drain(), "", None
         self.changed.set()
 
     @property

@@ -98,20 +98,12 @@ class Books:
         expected: Sequence[int] = (),
     ) -> None:
         """Book an own request, before a byte of it is sent. A second pick of the same request moves it (a retry)."""
-        self._learn_epoch(pod_uid, epoch, now)
-        booking = Booking(
-            writer=self.me,
-            request=request,
-            pod_uid=pod_uid,
-            epoch=self._epochs[pod_uid],
-            picked_at=now,
-            prefill_us=_microseconds(prefill_s),
-            context_tokens=context_tokens,
-            streams=streams,
-            priority=priority,
-            expected=tuple(expected[:MAX_EXPECTED_KEYS]),
-        )
-        self._finish(self._own.pop(request, None), now)
+        keys = tuple(expected[:MAX_EXPECTED_KEYS]) if expected else ()
+        known = self._learn_epoch(pod_uid, epoch, now)
+        prefill_us = _microseconds(prefill_s)
+        booking = Booking(self.me, request, pod_uid, known, now, prefill_us, context_tokens, streams, priority, keys)
+        if request in self._own:
+            self._finish(self._own.pop(request), now)
         self._own[request] = booking
         self._open(booking, now)
         self._tell(BookOp.PICK, booking)
@@ -137,7 +129,8 @@ class Books:
         """
         booking = self._own.pop(request, None)
         if booking is not None:
-            self._teach(booking, uncached_tokens, cached_tokens, min(round(busy_s * 1e6), U32_MAX))
+            if busy_s:
+                self._teach(booking, uncached_tokens, cached_tokens, _microseconds(busy_s))
             self._finish(booking, now)
             self._tell(BookOp.END, booking)
 
@@ -169,13 +162,15 @@ class Books:
         writer.seq = message.seq
 
     def expire(self, now: float) -> None:
-        """Drop writers silent for three seconds, and expected keys that have had their time."""
+        """Drop writers silent for three seconds, expected keys that have had their time, and empty books of pods."""
         for name, writer in list(self._writers.items()):
             if now - writer.heard_at >= SILENCE_S:
                 del self._writers[name]
                 for booking in writer.bookings.values():
                     self._finish(booking, now)
         self._expected.expire(now)
+        for uid in [uid for uid, pod in self._pods.items() if not pod.open]:
+            del self._pods[uid]
 
     def drop_before(self, pod_uid: UUID, epoch: int | None, now: float) -> None:
         """The pod runs ``epoch`` now (None: it is gone): every booking of an earlier one is void."""
@@ -235,7 +230,7 @@ class Books:
             self._apply_entry(message.writer, writer, entry, now)
             booking = writer.bookings.get(entry.request)
             if booking is not None and not entry.prefill_us:
-                self._pods[booking.pod_uid].release(booking, now)
+                booking.pod.release(booking, now)
 
     def _apply_entry(self, name: int, writer: _Writer, entry: BookEntry, now: float) -> None:
         booking = writer.bookings.get(entry.request)
@@ -246,8 +241,7 @@ class Books:
             return
         if booking is None or (booking.pod_uid, booking.epoch) != (entry.pod_uid, entry.epoch):
             self._finish(writer.bookings.pop(entry.request, None), now)
-            self._learn_epoch(entry.pod_uid, entry.epoch, now)
-            if entry.epoch < self._epochs[entry.pod_uid]:
+            if entry.epoch < self._learn_epoch(entry.pod_uid, entry.epoch, now):
                 return
             booking = writer.bookings[entry.request] = _booking(name, entry, now)
             self._open(booking, now)
@@ -259,13 +253,17 @@ class Books:
         if pod is None:
             pod = self._pods[booking.pod_uid] = PodBooks(now)
         pod.add(booking)
-        self._expected.add(booking.pod_uid, booking.expected)
+        booking.pod = pod
+        if booking.expected:
+            self._expected.add(booking.pod_uid, booking.expected)
 
     def _answer(self, booking: Booking, now: float, uncached: int, cached: int, busy_us: int) -> None:
         booking.first_at = now
-        self._pods[booking.pod_uid].answer(booking, now)
-        self._expected.hold(booking.pod_uid, booking.epoch, booking.expected, now + EXPECTED_HOLD_S)
-        self._teach(booking, uncached, cached, busy_us)
+        booking.pod.answer(booking, now)
+        if booking.expected:
+            self._expected.hold(booking.pod_uid, booking.epoch, booking.expected, now + EXPECTED_HOLD_S)
+        if busy_us:
+            self._teach(booking, uncached, cached, busy_us)
 
     def _teach(self, booking: Booking, uncached: int, cached: int, busy_us: int) -> None:
         """The learning sample of a booking; one that came with its first event is not counted again at its end."""
@@ -277,18 +275,18 @@ class Books:
         """Take it out of its pod's books. Its writer's table is the caller's."""
         if booking is None:
             return
-        pod = self._pods[booking.pod_uid]
-        pod.remove(booking, now)
-        if not pod.open:
-            del self._pods[booking.pod_uid]
-        if booking.first_at is None:
+        booking.pod.remove(booking, now)
+        if booking.first_at is None and booking.expected:
             self._expected.remove(booking.pod_uid, booking.expected)
 
-    def _learn_epoch(self, pod_uid: UUID, epoch: int, now: float) -> None:
+    def _learn_epoch(self, pod_uid: UUID, epoch: int, now: float) -> int:
+        """The newest epoch known of the pod, which may be this one."""
         known = self._epochs.get(pod_uid)
         if known is None or epoch > known:
             self._epochs[pod_uid] = epoch
             self._void(pod_uid, epoch, now)
+            return epoch
+        return known
 
     def _void(self, pod_uid: UUID, epoch: int | None, now: float) -> None:
         self._expected.drop_before(pod_uid, epoch)
@@ -336,17 +334,17 @@ def _entry(op: BookOp, booking: Booking, now: float, *, in_table: bool) -> BookE
     picked = op is BookOp.PICK
     released = in_table and picked and not booking.owed
     return BookEntry(
-        op=op,
-        request=booking.request,
-        pod_uid=booking.pod_uid,
-        epoch=booking.epoch,
-        age_us=max(0, round((now - booking.picked_at) * 1e6)),
-        streams=booking.streams,
-        priority=booking.priority,
-        prefill_us=0 if released else booking.prefill_us,
-        context_tokens=booking.context_tokens,
-        uncached_tokens=booking.uncached_tokens,
-        cached_tokens=booking.cached_tokens,
-        busy_us=booking.busy_us,
-        expected=booking.expected if picked and not released else (),
+        op,
+        booking.request,
+        booking.pod_uid,
+        booking.epoch,
+        max(0, int((now - booking.picked_at) * 1e6 + 0.5)),
+        booking.streams,
+        booking.priority,
+        0 if released else booking.prefill_us,
+        booking.context_tokens,
+        booking.uncached_tokens,
+        booking.cached_tokens,
+        booking.busy_us,
+        booking.expected if picked and not released else (),
     )

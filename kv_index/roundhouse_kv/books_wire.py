@@ -3,10 +3,10 @@
 message = header(24) + entries; entry = fixed part(72) + n·8 bytes of expected keys
 """
 
-from dataclasses import dataclass
 from enum import IntEnum
-from struct import Struct
-from typing import Final
+from functools import lru_cache
+from struct import Struct, pack, unpack_from
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from roundhouse_kv.errors import WireError
@@ -37,8 +37,10 @@ class BookOp(IntEnum):
     END = 3
 
 
-@dataclass(frozen=True, slots=True)
-class BookEntry:
+_OPS = {op.value: op for op in BookOp}
+
+
+class BookEntry(NamedTuple):
     """One booking. Seconds travel as microseconds, clipped to u32 (71 minutes); ``age_us`` counts since the pick.
 
     At FIRST or END ``uncached_tokens``, ``cached_tokens`` and ``busy_us`` carry the learning sample; 0 busy_us = none.
@@ -60,8 +62,7 @@ class BookEntry:
     expected: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class BookMessage:
+class BookMessage(NamedTuple):
     """``writer`` is the gateway's incarnation; ``seq`` counts its messages from 1. For ASK, ``writer`` is asked."""
 
     kind: Kind
@@ -71,18 +72,24 @@ class BookMessage:
 
 
 def encode_message(message: BookMessage) -> bytes:
-    parts = [_HEADER.pack(VERSION, message.kind, 0, len(message.entries), message.writer, message.seq)]
-    for e in message.entries:
-        expected = e.expected[:MAX_EXPECTED_KEYS]
-        parts.append(
-            _ENTRY.pack(
-                e.op, _FLAG_STREAMS if e.streams else 0, e.priority, 0, len(expected), 0, e.pod_uid.bytes, e.epoch,
-                e.request, e.age_us, min(e.prefill_us, U32_MAX), min(e.context_tokens, U32_MAX),
-                min(e.uncached_tokens, U32_MAX), min(e.cached_tokens, U32_MAX), min(e.busy_us, U32_MAX),
-            )
-        )  # fmt: skip
-        parts.append(Struct(f"<{len(expected)}Q").pack(*expected))
+    kind, writer, seq, entries = message
+    parts = [_HEADER.pack(VERSION, kind, 0, len(entries), writer, seq)]
+    for op, request, pod, epoch, age, streams, priority, *numbers, expected in entries:
+        if max(numbers) > U32_MAX:
+            numbers = [min(number, U32_MAX) for number in numbers]
+        n = min(len(expected), MAX_EXPECTED_KEYS)
+        parts.append(_ENTRY.pack(op, streams, priority, 0, n, 0, pod.bytes, epoch, request, age, *numbers))
+        if n:
+            parts.append(pack(f"<{n}Q", *expected[:n]))
     return b"".join(parts)
+
+
+def is_echo(data: bytes, me: int) -> bool:
+    """A message that ``me`` wrote itself, as a channel gives it back; told without decoding it."""
+    if len(data) < _HEADER.size:
+        return False
+    _, kind, _, _, writer, _ = _HEADER.unpack_from(data)
+    return bool(writer == me and kind != Kind.ASK)
 
 
 def decode_message(data: bytes) -> BookMessage:
@@ -99,30 +106,26 @@ def decode_message(data: bytes) -> BookMessage:
     for _ in range(count):
         if len(data) < offset + _ENTRY.size:
             raise WireError("books message ends inside an entry")
-        op, flags, priority, _, n, _, uid, epoch, request, age, *rest = _ENTRY.unpack_from(data, offset)
+        op, flags, priority, _, n, _, uid, epoch, request, age, *numbers = _ENTRY.unpack_from(data, offset)
         offset += _ENTRY.size
         if len(data) < offset + 8 * n:
             raise WireError("books message ends inside its expected keys")
-        expected: tuple[int, ...] = Struct(f"<{n}Q").unpack_from(data, offset)
+        expected = unpack_from(f"<{n}Q", data, offset) if n else ()
         offset += 8 * n
-        if op not in BookOp.__members__.values():
-            continue
-        prefill, context, uncached, cached, busy = rest
-        entries.append(
-            BookEntry(
-                op=BookOp(op),
-                request=request,
-                pod_uid=UUID(bytes=uid),
-                epoch=epoch,
-                age_us=age,
-                streams=bool(flags & _FLAG_STREAMS),
-                priority=priority,
-                prefill_us=prefill,
-                context_tokens=context,
-                uncached_tokens=uncached,
-                cached_tokens=cached,
-                busy_us=busy,
-                expected=expected,
-            )
-        )
+        known = _OPS.get(op)
+        if known is not None:
+            streams = bool(flags & _FLAG_STREAMS)
+            prefill, context, uncached, cached, busy = numbers
+            entries.append(
+                BookEntry(
+                    known, request, _uuid(uid), epoch, age, streams, priority, prefill, context, uncached, cached, busy,
+                    expected,
+                )
+            )  # fmt: skip
     return BookMessage(Kind(kind), writer, seq, tuple(entries))
+
+
+@lru_cache(maxsize=4096)
+def _uuid(data: bytes) -> UUID:
+    """Pods are few and entries many; one object for a pod is also found faster in a dict."""
+    return UUID(bytes=data)

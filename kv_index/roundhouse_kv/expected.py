@@ -58,7 +58,7 @@ class ExpectedKeys:
 
     def depth(self, pod_uid: UUID, keys: Sequence[int], start: int) -> int:
         """How many keys from index ``start`` on are expected, without a hole."""
-        owners = self._owners.get(pod_uid)
+        owners = self._owners.get(pod_uid) if self._owners else None
         if owners is None:
             return 0
         at = start

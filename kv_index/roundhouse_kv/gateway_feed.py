@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -107,10 +108,9 @@ class GatewayFeed:
             if self._link.settled:
                 for view in self._views.values():
                     view.judge(self._clock())
-            try:
-                await asyncio.wait_for(self._poll_now.wait(), POLL_S)
-            except TimeoutError:
-                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(POLL_S):
+                    await self._poll_now.wait()
 
     async def _poll_catalogue(self) -> None:
         stamp = await self._store.stamp()

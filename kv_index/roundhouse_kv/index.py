@@ -3,15 +3,14 @@
 Pure: the feed brings batches, snapshots and leases, and asks which pods' snapshots it should load. What is known of a
 pod is the set of keys after batch ``seq`` of agent ``source`` in engine ``epoch``:
 
-* a fact of an older epoch is ignored; a newer epoch, wherever it is seen first, drops the keys; * a new source's keys
-replace the old one's when its snapshot arrives, or when it starts with a batch that clears; before
-  that its batches are left alone, and batches of sources that were replaced are ignored for good;
-* a batch is applied only right after its predecessor. After a gap the pod stands still until a snapshot and a replay
-of the
-  log from there have filled it; a batch that clears needs no predecessor;
-* the lease tells what should have arrived: a ``kv_seq`` not reached within two seconds, or another number or XOR of
-keys at
-  the same ``kv_seq``, make the pod suspect too.
+* A fact of an older epoch is ignored; a newer epoch, wherever it is seen first, drops the keys.
+* A new source's keys replace the old one's when its snapshot arrives, or when it starts with a batch that clears;
+  before that its batches are left alone. Batches of a source that was replaced are ignored, unless a lease says that it
+  speaks again: of who speaks now, the lease is the judge.
+* A batch is applied only right after its predecessor. After a gap the pod stands still until a snapshot, and a replay
+  of the log from there, have filled it. A batch that clears needs no predecessor.
+* The lease tells what should have arrived: a ``kv_seq`` not reached within two seconds, or another number or XOR of
+  keys at the same ``kv_seq``, make the pod suspect too.
 """
 
 from collections import deque
@@ -33,6 +32,7 @@ RELOAD_PAUSE_MAX_S: Final = 8.0
 LOAD_SLICE_KEYS: Final = 4096
 _SUMS_KEPT: Final = 64
 _SOURCES_KEPT: Final = 8
+_MASKS_KEPT: Final = 1024
 
 
 @dataclass(slots=True)
@@ -68,6 +68,12 @@ class _Pod:
         self.slot, self.count, self.xor, self.sound = slot, 0, 0, True
         self.sums.clear()
 
+    def wait_for(self, source: int) -> None:
+        """Its snapshot must come first. Another source that was waited for came before it and is history."""
+        if self.awaited is not None and self.awaited != source:
+            self.retired.append(self.awaited)
+        self.awaited = source
+
     def await_seq(self, seq: int, late_at: float) -> None:
         """``seq`` exists; without it the pod is late from ``late_at`` on. An earlier deadline stays."""
         self.ahead = max(self.ahead, seq)
@@ -92,6 +98,7 @@ class ServiceIndex:
         self.mirror = Mirror(expected_keys)
         self._pods: dict[UUID, _Pod] = {}
         self._uids: dict[int, UUID] = {}
+        self._named: dict[int, frozenset[UUID]] = {}
         self._changes: list[Change] = []
         self._now = 0.0
 
@@ -155,11 +162,13 @@ class ServiceIndex:
             self._meet(uid, lease.epoch, lease.source).await_seq(lease.kv_seq, now)
             return
         pod = self._meet(uid, lease.epoch, lease.source)
-        if lease.epoch < pod.epoch or lease.source in pod.retired:
+        if lease.epoch < pod.epoch:
             return
+        if lease.source in pod.retired:
+            pod.retired.remove(lease.source)
         if lease.source != pod.source:
             if pod.count or has_keys:
-                pod.awaited = lease.source
+                pod.wait_for(lease.source)
             else:
                 self._switch(pod, lease.source)
             return
@@ -193,10 +202,8 @@ class ServiceIndex:
         """How many leading keys each pod holds, from events only; pods that hold none are absent."""
         depths: dict[UUID, int] = {}
         for depth, mask in self.mirror.lookup(keys):
-            while mask:
-                bit = mask & -mask
-                depths[self._uids[bit.bit_length() - 1]] = depth
-                mask ^= bit
+            named = self._named.get(mask) or self._name(mask)
+            depths.update(dict.fromkeys(named, depth))
         return depths
 
     def trusted(self, pod_uid: UUID) -> bool:
@@ -219,7 +226,7 @@ class ServiceIndex:
             return
         if batch.source != pod.source:
             if not batch.clear and (pod.count or batch.seq != 1):
-                pod.awaited = batch.source
+                pod.wait_for(batch.source)
                 return
             self._switch(pod, batch.source)
         if batch.seq <= pod.seq:
@@ -252,12 +259,22 @@ class ServiceIndex:
             pod.emptied(self.mirror.take())
             self._show(uid, pod.slot)
 
+    def _name(self, mask: int) -> frozenset[UUID]:
+        """The pods of a mask, remembered: prompts share beginnings, so the same masks come again and again."""
+        named = frozenset(uid for slot, uid in self._uids.items() if mask >> slot & 1)
+        if len(self._named) >= _MASKS_KEPT:
+            self._named.clear()
+        self._named[mask] = named
+        return named
+
     def _hide(self, pod: _Pod) -> None:
+        self._named.clear()
         self._flush()
         self.mirror.drop(pod.slot)
         del self._uids[pod.slot]
 
     def _show(self, uid: UUID, slot: int) -> None:
+        self._named.clear()
         self._uids[slot] = uid
         self.mirror.show(slot)
 
@@ -268,6 +285,7 @@ class ServiceIndex:
             pod.source, pod.seq, pod.ahead, pod.late_at = source, 0, 0, inf
             pod.sums.clear()
             pod.sums.append((0, pod.count, pod.xor))
+            pod.wait_for(source)
             pod.awaited = None
 
     def _adopt(self, pod: _Pod, snapshot: KvSnapshot, slot: int, now: float) -> None:

@@ -1,8 +1,8 @@
 """KV log and snapshots in Redis: writer for the agent, reader for the gateway's feed.
 
-The log is one stream per service. It keeps about two minutes; who needs more takes the pods' snapshots, each of which
-says up to where in the log it reaches. A stream that was lost (Redis emptied, failover) starts anew, perhaps at
-smaller ids than a reader has seen; `KvLogReader.check` finds that out.
+The log is one stream per service. It keeps about two minutes (and goes when nobody wrote for ten); who needs more takes
+the pods' snapshots, each of which says up to where in the log it reaches. A stream that was lost (Redis emptied,
+failover) starts anew, perhaps at smaller ids than a reader has seen; `KvLogReader.check` finds that out.
 """
 
 import logging
@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 
 SNAPSHOT_TTL_S: Final = 600
 LOG_KEPT_MS: Final = 120_000
+LOG_TTL_S: Final = 600
+LOG_REFRESH_MS: Final = 60_000
 READ_COUNT: Final = 256
 _FIELD: Final = b"b"
 
@@ -38,17 +40,26 @@ class KvLogWriter:
     def __init__(self, link: RedisLink, keys: ServiceKeys) -> None:
         self._link = link
         self._keys = keys
-        self._trim_before = "0"
+        self._last_ms = 0
+        self._refreshed_ms = 0
 
     async def append(self, batch: KvBatch) -> StreamId:
         """Append, and trim what is older than two minutes by the server's own clock. Returns the stream id."""
-        answer = await self._link.ask(
-            self._link.client.xadd(
-                self._keys.kv_log, {_FIELD: encode_batch(batch)}, minid=self._trim_before, approximate=True
-            )
+        pipe = self._link.client.pipeline(transaction=False)
+        pipe.xadd(
+            self._keys.kv_log,
+            {_FIELD: encode_batch(batch)},
+            minid=str(max(0, self._last_ms - LOG_KEPT_MS)),
+            approximate=True,
         )
-        ms, n = _stream_id(answer)
-        self._trim_before = str(max(0, ms - LOG_KEPT_MS))
+        refresh = self._last_ms - self._refreshed_ms >= LOG_REFRESH_MS or not self._last_ms
+        if refresh:
+            pipe.expire(self._keys.kv_log, LOG_TTL_S)
+        answers = await self._link.ask(pipe.execute())
+        ms, n = _stream_id(answers[0])
+        self._last_ms = ms
+        if refresh:
+            self._refreshed_ms = ms
         return ms, n
 
     async def write_snapshot(self, snapshot: KvSnapshot) -> None:
@@ -70,7 +81,7 @@ class KvLogReader:
     def __init__(self, link: RedisLink, *, block_s: float) -> None:
         self._link = link
         self._block_s = block_s
-        self._client = link.open_client(block_s + link.config.timeout_s)
+        self._client = link.open_client()
         self.positions: dict[ServiceKeys, StreamId] = {}
 
     async def close(self) -> None:

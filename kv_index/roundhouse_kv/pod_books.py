@@ -11,7 +11,7 @@ Seconds are kept as whole microseconds, so that sums come back to exactly zero.
 
 from bisect import insort
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from roundhouse_kv.books_wire import U32_MAX
@@ -20,8 +20,7 @@ DRAINED_AT_MOST: Final = 0.95
 OVERDUE_AFTER: Final = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class BookedLoad:
+class BookedLoad(NamedTuple):
     """``prefill_s``: seconds of prefill booked and not answered. ``requests``: all open ones; ``unanswered`` of them
     owe
     prefill. ``context_tokens``: what all open ones hold in KV."""
@@ -34,7 +33,8 @@ class BookedLoad:
 
 @dataclass(slots=True, eq=False)
 class Booking:
-    """One request on one pod. ``owed``: its prefill still counts. ``first_at``: when its first event was seen."""
+    """One request on one pod. ``owed``: its prefill still counts. ``first_at``: when its first event was seen. ``pod``:
+    the books that it stands in."""
 
     writer: int
     request: int
@@ -51,11 +51,15 @@ class Booking:
     uncached_tokens: int = 0
     cached_tokens: int = 0
     busy_us: int = 0
+    pod: "PodBooks" = field(init=False)
 
     def __post_init__(self) -> None:
-        self.prefill_us = min(max(self.prefill_us, 1), U32_MAX)
-        self.context_tokens = min(max(self.context_tokens, 0), U32_MAX)
-        self.priority = min(max(self.priority, -128), 127)
+        if not 1 <= self.prefill_us <= U32_MAX:
+            self.prefill_us = min(max(self.prefill_us, 1), U32_MAX)
+        if not 0 <= self.context_tokens <= U32_MAX:
+            self.context_tokens = min(max(self.context_tokens, 0), U32_MAX)
+        if not -128 <= self.priority <= 127:
+            self.priority = min(max(self.priority, -128), 127)
 
     @property
     def booked(self) -> tuple[float, int]:
@@ -82,7 +86,10 @@ class PodBooks:
         self.context_tokens += booking.context_tokens
         if booking.owed:
             self.prefill_us += booking.prefill_us
-            insort(self.waiting, booking, key=_place)
+            if self.waiting:
+                insort(self.waiting, booking, key=_place)
+            else:
+                self.waiting.append(booking)
 
     def remove(self, booking: Booking, now: float) -> None:
         """The request is over."""
@@ -92,23 +99,28 @@ class PodBooks:
 
     def answer(self, booking: Booking, now: float) -> None:
         """A first event: ``booking`` owes nothing, nor does what was booked before it at no lower priority."""
-        done = [b for b in self.waiting if b.booked < booking.booked and b.priority >= booking.priority]
-        for each in done:
-            self.release(each, now)
+        if len(self.waiting) > 1:
+            done = [b for b in self.waiting if b.booked < booking.booked and b.priority >= booking.priority]
+            for each in done:
+                self.release(each, now)
         self.release(booking, now)
 
     def release(self, booking: Booking, now: float) -> None:
         """Its prefill counts no longer; its context still does."""
         if not booking.owed:
             return
+        booking.owed = False
         if self.waiting[0] is booking:
             self.freed_at = now
-        booking.owed = False
-        self.waiting.remove(booking)
+            del self.waiting[0]
+        else:
+            self.waiting.remove(booking)
         self.prefill_us -= booking.prefill_us
 
     def load(self, now: float, priority: int) -> BookedLoad:
         """Prefill and ``unanswered`` count bookings of ``priority`` or above; context and ``requests`` count all."""
+        if not self.waiting:
+            return BookedLoad(0.0, self.context_tokens, len(self.open), 0)
         self._pass_silent_heads(now)
         waiting = self.waiting
         owed_us = self.prefill_us

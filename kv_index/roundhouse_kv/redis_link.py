@@ -18,6 +18,7 @@ from typing import Any, Self
 import redis.asyncio as aioredis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as ConnectionLost
 from redis.exceptions import RedisError
 
 from roundhouse_kv.errors import RedisUnavailable
@@ -45,9 +46,9 @@ class RedisConfig:
 class RedisLink:
     """Async context manager; entering it never waits for Redis.
 
-    ``client`` takes and gives bytes, and every call of it is bounded by ``timeout_s``. ``run_id`` is the server's,
-    empty while unknown. ``generation`` counts connects and changes of ``run_id``: whoever keeps state that a
-    restarted server may have lost compares it.
+    ``client`` takes and gives bytes; `ask` bounds its calls. ``run_id`` is the server's, empty while unknown.
+    ``generation`` counts connects and changes of ``run_id``: whoever keeps state that a restarted server may have
+    lost compares it.
     """
 
     def __init__(self, config: RedisConfig, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -60,18 +61,23 @@ class RedisLink:
         self._settles_at = 0.0
         self._first_echo = asyncio.Event()
         self._beat: asyncio.Task[None] | None = None
-        self.client = self.open_client(config.timeout_s)
-        self._pulse = self.open_client(config.timeout_s)
+        self.client = self.open_client()
+        self._pulse = self.open_client()
 
-    def open_client(self, read_timeout_s: float) -> aioredis.Redis:
-        """A client of its own, for calls that block on the server; the caller closes it."""
+    def open_client(self) -> aioredis.Redis:
+        """A client of its own, for calls that block on the server or must keep their order; the caller closes it.
+
+        Its only time-out is `ask`: with one of redis-py's, each write goes through ``asyncio.wait_for``, which on
+        Python 3.11 forgets a cancellation that comes when the write is just done. A call on a connection that the
+        server has closed is sent once more on a new one; all our calls may be executed twice.
+        """
         return aioredis.Redis.from_url(
             self.config.url,
             username=self.config.username,
             password=self.config.password,
-            socket_timeout=read_timeout_s,
+            socket_timeout=None,
             socket_connect_timeout=self.config.timeout_s,
-            retry=Retry(NoBackoff(), 0),
+            retry=Retry(NoBackoff(), 1, supported_errors=(ConnectionLost,)),
             protocol=2,
         )
 
@@ -86,17 +92,26 @@ class RedisLink:
         return self._connected and self.healthy and self._clock() >= self._settles_at
 
     async def ask(self, call: Any, *, deadline_s: float | None = None) -> Any:
-        """Await one call of a client within the deadline (default ``timeout_s``); raises `RedisUnavailable`."""
+        """Await one call of a client within the deadline (default ``timeout_s``); raises `RedisUnavailable`.
+
+        A cancellation that a library swallowed on the way is raised again.
+        """
+        task = asyncio.current_task()
+        cancelled = task.cancelling() if task is not None else 0
         try:
             async with asyncio.timeout(self.config.timeout_s if deadline_s is None else deadline_s):
-                return await call
+                answer = await call
         except (RedisError, OSError, TimeoutError) as error:
-            raise RedisUnavailable(f"Redis at {self.config.url}: {error or type(error).__name__}") from error
+            raise RedisUnavailable(f"Redis at {self.config.url}: {str(error) or type(error).__name__}") from error
+        if task is not None and task.cancelling() > cancelled:
+            raise asyncio.CancelledError
+        return answer
 
     async def wait_healthy(self, deadline_s: float) -> bool:
         """Wait for the first echo; False when none came in time."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._first_echo.wait(), deadline_s)
+            async with asyncio.timeout(deadline_s):
+                await self._first_echo.wait()
         return self.healthy
 
     async def __aenter__(self) -> Self:

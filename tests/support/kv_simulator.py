@@ -2,7 +2,8 @@
 
 Before it computes a token it demands that each earlier position of that sequence lies in a slot that was written for
 exactly this prefix. Whatever a scheduler does wrong (a block shared too early, freed too early, hit by another chain's
-name) shows here as a slot with another prefix. A sample is a hash of the whole prefix, so outputs depend on nothing else.
+name) shows here as a slot with another prefix. A sample is a hash of the whole prefix, so that outputs depend on
+nothing else.
 """
 
 from collections.abc import Sequence as Many

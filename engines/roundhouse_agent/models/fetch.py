@@ -5,6 +5,7 @@ What downloads and converts is imported when it is needed: a pod that finds its 
 
 import json
 import logging
+import os
 import shutil
 from pathlib import Path
 from time import monotonic
@@ -43,6 +44,8 @@ def _build(model: ModelUri, settings: FetchSettings, folder: ModelFolder, progre
     for left_over in (built, folder.partial / "unpacked", *folder.partial.glob("wheel-*")):
         shutil.rmtree(left_over, ignore_errors=True)
     if isinstance(model, HubModel):
+        # The client keeps caches and locks below its home, which may be read-only in a container.
+        os.environ.setdefault("HF_HOME", str(folder.partial / "hub-home"))
         from roundhouse_agent.models.hub import fetch_hub
 
         found = fetch_hub(model, settings.token, folder, progress)

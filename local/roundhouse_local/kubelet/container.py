@@ -61,6 +61,7 @@ class Container:
         self._process: Process | None = None
         self._place: Place | None = None
         self._stopping: asyncio.Task[None] | None = None
+        self._lives = 0
         self.started = asyncio.Event()
         self.ended = asyncio.Event()
 
@@ -68,11 +69,10 @@ class Container:
         """Until the container is over for good: done, not to be restarted, or retired."""
         try:
             while not self._retired.is_set():
-                begun = time.time()
                 state = await self._run_once()
                 if state is None or not self._restarts(state):
                     return
-                await self._wait_before_restart(state.finished_at - begun)
+                await self._wait_before_restart(state.finished_at - state.started_at)
         finally:
             self.ended.set()
 
@@ -103,12 +103,13 @@ class Container:
         if command is None:
             return None
         record, begun = self.record, time.time()
-        log = log_file(self._host.logs, self._host.namespace, self._host.pod, record.name, record.restarts)
         words = self._host.last_words / record.name
-        words.unlink(missing_ok=True)
         try:
+            log = log_file(self._host.logs, self._host.namespace, self._host.pod, record.name, self._lives)
+            words.unlink(missing_ok=True)
             self._process = await self._host.processes.spawn(command.argv, command.place.env, command.place.folder, log)
-        except SpawnError as error:
+        except (SpawnError, OSError) as error:
+            self._count_life()
             state = Terminated(128, "StartError", begun, time.time(), str(error))
         else:
             if self._retired.is_set():  # It came while the pod was being stopped.
@@ -117,7 +118,8 @@ class Container:
             policy = record.spec.get("terminationMessagePolicy", "File")
             message = termination_message(words, log, policy=policy, failed=ended.shell_code != 0)
             reason = "Error" if ended.shell_code else "Completed"
-            state = Terminated(ended.shell_code, reason, begun, time.time(), message, ended.signal)
+            finished = time.time()
+            state = Terminated(ended.shell_code, reason, begun, finished, message, ended.signal, record.container_id)
         record.state, record.ready = state, record.role == "init" and state.exit_code == 0
         record.started = False
         self._host.changed()
@@ -126,6 +128,7 @@ class Container:
 
     async def _alive(self, process: Process, place: Place) -> Exit:
         record = self.record
+        self._count_life()
         record.container_id = f"process://{process.pid}"
         record.state = Running(time.time())
         self._place = place
@@ -160,6 +163,13 @@ class Container:
             if liveness := spec.get("livenessProbe"):
                 rule = ProbeRule.of(liveness)
                 group.create_task(run_probe(rule, self._check(liveness, place), self._fatal("liveness", rule)))
+
+    def _count_life(self) -> None:
+        """Watchers see the restart together with the new life, as from a real kubelet."""
+        if isinstance(self.record.state, Terminated):
+            self.record.last = self.record.state
+        self.record.restarts = self._lives
+        self._lives += 1
 
     def _check(self, probe: dict[str, object], place: Place) -> Callable[[float], Awaitable[Outcome]]:
         return lambda _: self._host.actions.run(probe, place)
@@ -226,14 +236,13 @@ class Container:
     async def _wait_before_restart(self, ran_s: float) -> None:
         delay = self._backoff.delay(ran_s)
         record = self.record
-        if isinstance(record.state, Terminated):
-            record.last = record.state
         if delay:
+            if isinstance(record.state, Terminated):
+                record.last = record.state
             pod = f"{self._host.pod}_{self._host.namespace}"
             text = f"back-off {delay:g}s restarting failed container={record.name} pod={pod}"
             self._wait_for("CrashLoopBackOff", text)
             await self._pause(delay)
-        record.restarts += 1
 
     def _wait_for(self, reason: str, message: str) -> None:
         if self.record.state != Waiting(reason, message):

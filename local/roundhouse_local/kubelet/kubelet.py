@@ -7,13 +7,14 @@ one task of the supervisor; cancelling it leaves the processes to the warden.
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import aiohttp
-from roundhouse_operator.cluster import POD, Expired, Obj, WatchEvent
+from roundhouse_operator.cluster import POD, ClusterError, Expired, Obj, WatchEvent
 
 from roundhouse_local.api import NODE, MemoryCluster
 from roundhouse_local.kubelet.actions import Actions
@@ -45,7 +46,7 @@ class KubeletSettings:
     gpus: int = 0
     labels: Mapping[str, str] = field(default_factory=dict)
     images: Mapping[str, Image] = field(default_factory=lambda: dict(ROUNDHOUSE_IMAGES))
-    backoff: BackoffRule = field(default_factory=lambda: BackoffRule(initial_s=1.0, limit_s=60.0))
+    backoff: BackoffRule = field(default_factory=lambda: BackoffRule(initial_s=1.0, limit_s=60.0, reset_s=60.0))
     log_limit: int = 16 << 20
     retry_s: float = 1.0
 
@@ -152,20 +153,33 @@ class Kubelet:
         uid = pod["metadata"]["uid"]
         known = self._workers.get(uid)
         if known is None:
+            if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+                return
             self._say_ignored(pod)
             self._gpus.take(pod)
             worker = PodWorker(pod, self._host)
-            task = asyncio.create_task(worker.run(), name=f"pod {pod['metadata']['name']}")
-            task.add_done_callback(lambda task: self._ended(uid, task))
+            task = asyncio.create_task(self._run(worker, pod), name=f"pod {pod['metadata']['name']}")
+            task.add_done_callback(lambda _: self._ended(uid))
             self._workers[uid] = worker, task
             known = self._workers[uid]
         known[0].update(pod)
 
-    def _ended(self, uid: str, task: "asyncio.Task[None]") -> None:
+    async def _run(self, worker: PodWorker, pod: Obj) -> None:
+        """A pod whose worker breaks has failed, so that its owner makes another."""
+        try:
+            await worker.run()
+        except Exception as error:
+            logger.exception("pod worker failed", extra={"pod": pod["metadata"]["name"]})
+            metadata = pod["metadata"]
+            status = {"phase": "Failed", "reason": "KubeletError", "message": f"{type(error).__name__}: {error}"}
+            with suppress(ClusterError):
+                await self._cluster.patch_status(
+                    POD, metadata["namespace"], metadata["name"], status, uid=metadata["uid"]
+                )
+
+    def _ended(self, uid: str) -> None:
         self._workers.pop(uid, None)
         self._gpus.give_back(uid)
-        if not task.cancelled() and task.exception() is not None:
-            logger.error("pod worker failed", exc_info=task.exception(), extra={"pod": uid})
 
     def _say_ignored(self, pod: Obj) -> None:
         new = sorted(ignored_fields(pod["spec"]) - self._told)

@@ -128,7 +128,10 @@ class PodWorker:
             await container.ended.wait()
 
     async def _prepare(self) -> None:
-        """Take an address and make the volumes; wait for Secrets and ConfigMaps that are not there yet."""
+        """Take an address and make the volumes; wait for what is not there yet, and say what that is.
+
+        A real kubelet tells of a missing volume in events only; here it is the containers' reason for waiting.
+        """
         while not self._prepared:
             try:
                 self._address = self._address or self._host.addresses.take(self._ports())
@@ -137,7 +140,7 @@ class PodWorker:
                 (self._folder / "words").mkdir(parents=True, exist_ok=True)
                 self._prepared = True
             except (MissingSource, StartError, OSError) as error:
-                self._say_waiting("ContainerCreating", str(error))
+                self._say_waiting("CreateContainerConfigError", str(error))
                 await asyncio.sleep(self._host.retry_s)
         self._say_waiting("PodInitializing", "")
 

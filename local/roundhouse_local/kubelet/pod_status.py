@@ -96,7 +96,7 @@ def _container_status(record: ContainerRecord) -> Obj:
         "started": record.started,
         "restartCount": record.restarts,
         "state": _state(record),
-        "lastState": {"terminated": _terminated(record.last, record.container_id)} if record.last else {},
+        "lastState": {"terminated": _terminated(record.last)} if record.last else {},
     }
     if record.container_id:
         status["containerID"] = record.container_id
@@ -109,17 +109,17 @@ def _state(record: ContainerRecord) -> Obj:
             return {"waiting": {"reason": reason} | ({"message": message} if message else {})}
         case Running(started_at):
             return {"running": {"startedAt": rfc3339(started_at)}}
-        case Terminated() as state:
-            return {"terminated": _terminated(state, record.container_id)}
+        case state:
+            return {"terminated": _terminated(state)}
 
 
-def _terminated(state: Terminated, container_id: str) -> Obj:
+def _terminated(state: Terminated) -> Obj:
     found: Obj = {
         "exitCode": state.exit_code,
         "reason": state.reason,
         "startedAt": rfc3339(state.started_at),
         "finishedAt": rfc3339(state.finished_at),
-        "containerID": container_id,
+        "containerID": state.container_id,
     }
     if state.signal:
         found["signal"] = state.signal

@@ -32,6 +32,7 @@ class Terminated:
     finished_at: float
     message: str = ""
     signal: int = 0
+    container_id: str = ""
 
 
 State = Waiting | Running | Terminated

@@ -101,6 +101,8 @@ def _picture(services: Sequence[ServiceView]) -> RenderableType:
 def _bar(replica: ReplicaView) -> RenderableType:
     if replica.ready:
         return Text("✔", style="green")
+    if replica.stuck:
+        return Text("✘", style="red")
     if replica.total:
         bar = Table.grid(padding=(0, 1))
         size = f"{replica.done / 1e6:.0f} of {replica.total / 1e6:.0f} MB"
@@ -110,6 +112,8 @@ def _bar(replica: ReplicaView) -> RenderableType:
 
 
 def _style(replica: ReplicaView) -> str:
+    if replica.stuck:
+        return "red"
     return "green" if replica.ready else "" if replica.phase else "yellow"
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from roundhouse_kv.records import Lease
 from roundhouse_operator.cluster import Obj
-from roundhouse_operator.reasons import Reason
+from roundhouse_operator.reasons import STUCK, Reason
 
 _MOVING = (Reason.STARTING, Reason.FETCHING_MODEL, Reason.LOADING_MODEL)
 _PLAIN: Mapping[str, str] = {
@@ -29,6 +29,11 @@ class ReplicaView:
     total: int = 0
 
     @property
+    def stuck(self) -> bool:
+        """Without a person nothing will change."""
+        return self.reason in STUCK
+
+    @property
     def text(self) -> str:
         if self.ready:
             return "ready"
@@ -41,7 +46,8 @@ class ReplicaView:
     @property
     def milestone(self) -> str:
         """Changes only when there is something new to say."""
-        return f"{self.text} {10 * self.done // self.total * 10} %" if self.total and self.phase else self.text
+        tenths = min(10, 10 * self.done // self.total) if self.total else 0
+        return f"{self.text} {10 * tenths} %" if self.total and self.phase else self.text
 
 
 @dataclass(frozen=True, slots=True)

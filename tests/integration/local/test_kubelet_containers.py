@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +215,32 @@ async def test_program_that_does_not_exist_is_a_start_error(node: Node) -> None:
     assert status["lastState"]["terminated"]["reason"] == "StartError"
     assert "No such file" in status["lastState"]["terminated"]["message"]
     assert all(not alive(pid) for pid in node.pids())
+
+
+async def test_pod_that_the_kubelet_cannot_handle_has_failed_and_others_go_on(node: Node) -> None:
+    broken = container("main")
+    del broken["image"]
+    await node.run("broken", **spec(node, broken))
+    await node.run(**spec(node, container("main")))
+    await until(lambda: "main start" in node.events())
+
+    async def failed() -> bool:
+        status = (await node.pod("broken"))["status"]
+        return (status["phase"], status.get("reason")) == ("Failed", "KubeletError")
+
+    await until(failed)
+
+
+async def test_port_that_is_taken_everywhere_is_told(node: Node) -> None:
+    with socket.socket() as taken:
+        taken.bind(("0.0.0.0", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        await node.run(**spec(node, container("main", ports=[{"containerPort": port}])))
+        await until(lambda: _reason(node, "CreateContainerConfigError"))
+        message = (await node.status("main"))["state"]["waiting"]["message"]
+        assert f"port {port} is taken on every loopback address" in message
+    await until(lambda: "main start" in node.events())
 
 
 async def _is(found: Any, want: object) -> bool:

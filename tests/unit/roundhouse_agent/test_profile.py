@@ -1,8 +1,11 @@
 import json
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 
-from roundhouse_agent.profile import count_parameters, describe, read_files
+from roundhouse_agent.profile import count_parameters, read_folder, read_model
+from roundhouse_agent.profile import describe as describe_model
+from roundhouse_kv.records import Profile
 
 TOKENIZER = {
     "version": "1.0", "added_tokens": [], "normalizer": None, "post_processor": None,
@@ -16,6 +19,10 @@ CONFIG = {
 }  # fmt: skip
 
 
+def describe(made: Mapping[str, bytes], parameters: int, stack: Mapping[str, str]) -> Profile:
+    return describe_model(read_model(made, parameters), stack)
+
+
 def files(**changes: object) -> dict[str, bytes]:
     made: dict[str, object] = {
         "config.json": CONFIG,
@@ -27,7 +34,7 @@ def files(**changes: object) -> dict[str, bytes]:
 
 
 def test_a_profile_says_what_the_model_needs() -> None:
-    profile = describe(files(), 1234, {"maxModelLen": "1024"}).profile
+    profile = describe(files(), 1234, {"maxModelLen": "1024"})
     assert (profile.layers, profile.hidden_size, profile.parameters, profile.max_model_len) == (4, 64, 1234, 1024)
     assert profile.kv_bytes_per_token == 2 * 4 * 2 * 8 * 2
     assert profile.variables == {"eos_token": "</s>"}
@@ -37,42 +44,42 @@ def test_a_profile_says_what_the_model_needs() -> None:
 
 
 def test_the_engines_kv_type_and_the_models_length_count() -> None:
-    profile = describe(files(), 0, {"kvDtype": "fp8", "maxModelLen": "unknown"}).profile
+    profile = describe(files(), 0, {"kvDtype": "fp8", "maxModelLen": "unknown"})
     assert profile.kv_bytes_per_token == 2 * 4 * 2 * 8
     assert profile.max_model_len == 2048
 
 
 def test_a_template_file_wins_over_the_tokenizers_config() -> None:
     made = {**files(), "chat_template.jinja": b"{{ 'file' }}"}
-    assert describe(made, 0, {}).profile.chat_template == "{{ 'file' }}"
+    assert describe(made, 0, {}).chat_template == "{{ 'file' }}"
 
 
 def test_the_default_of_several_named_templates_is_taken() -> None:
     named = [{"name": "rag", "template": "r"}, {"name": "default", "template": "d"}]
-    assert describe(files(**{"tokenizer_config.json": {"chat_template": named}}), 0, {}).profile.chat_template == "d"
+    assert describe(files(**{"tokenizer_config.json": {"chat_template": named}}), 0, {}).chat_template == "d"
 
 
 def test_a_template_that_walks_over_content_wants_parts() -> None:
     template = "{% for m in messages %}{% for part in m['content'] %}{{ part.text }}{% endfor %}{% endfor %}"
     made = {**files(), "chat_template.jinja": template.encode()}
-    assert describe(made, 0, {}).profile.content_format == "openai"
-    assert describe(files(), 0, {}).profile.content_format == "string"
+    assert describe(made, 0, {}).content_format == "openai"
+    assert describe(files(), 0, {}).content_format == "string"
 
 
 def test_an_unsupported_or_missing_tokenizer_still_gives_a_profile_with_the_reason() -> None:
     unsupported = describe(
         files(**{"tokenizer.json": {**TOKENIZER, "model": {"type": "WordPiece", "vocab": {}}}}), 0, {}
     )
-    assert unsupported.table is None
-    assert "tokenizer" in unsupported.profile.reason
-    assert unsupported.profile.layers == 4
+    assert unsupported.text is None
+    assert "tokenizer" in unsupported.reason
+    assert unsupported.layers == 4
     missing = describe(files(**{"tokenizer.json": None}), 0, {})
-    assert "tokenizer.json" in missing.profile.reason
+    assert "tokenizer.json" in missing.reason
 
 
 def test_broken_files_are_left_out() -> None:
     made = {**files(), "config.json": b"{", "tokenizer_config.json": b"[]"}
-    assert describe(made, 0, {}).profile.layers == 0
+    assert describe(made, 0, {}).layers == 0
 
 
 def test_parameters_are_counted_from_the_headers_of_all_weights(tmp_path: Path) -> None:
@@ -88,4 +95,4 @@ def test_parameters_are_counted_from_the_headers_of_all_weights(tmp_path: Path) 
 def test_only_the_files_that_describe_the_model_are_read(tmp_path: Path) -> None:
     for name in ("config.json", "weights.bin"):
         (tmp_path / name).write_text("{}")
-    assert set(read_files(tmp_path)) == {"config.json"}
+    assert set(read_folder(tmp_path).files) == {"config.json"}

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from roundhouse_agent.blocks import BlockMap
 from roundhouse_agent.canonical import CanonicalCheck
-from roundhouse_agent.profile import describe
+from roundhouse_agent.profile import describe, read_model
 from roundhouse_engines.probe import CacheBatch
 from roundhouse_engines.vllm.frames import FrameDecoder
 from roundhouse_kv.keys import CHUNK_BYTES, chain_keys, root_key
@@ -42,9 +42,9 @@ def engine() -> Engine:
         "chat_template.jinja": (DATA / "template.jinja").read_bytes(),
         "tokenizer_config.json": b'{"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}',
     }
-    model = describe(files, 0, {})
+    model = read_model(files, 0)
     assert model.table is not None
-    return Engine(model.table, Tokenizer.from_str(tokenizer_json.decode()), model.profile)
+    return Engine(model.table, Tokenizer.from_str(tokenizer_json.decode()), describe(model, {}))
 
 
 @dataclass

@@ -511,6 +511,20 @@ def test_samples_of_all_gateways_are_learned_once_each(books: Books) -> None:
     assert peer.take_samples() == expected
 
 
+def test_a_sample_may_come_with_the_end_but_not_twice(books: Books) -> None:
+    peer = Books(PEER)
+    pick(peer, 0, 1, 0.5)
+    peer.first_event(1, 1)
+    peer.end(2, 1, uncached_tokens=100, cached_tokens=20, busy_s=0.25)
+    pick(peer, 2, 2, 0.5)
+    peer.first_event(3, 2, uncached_tokens=7, busy_s=0.5)
+    peer.end(4, 2, uncached_tokens=9, busy_s=math.inf)
+    send(peer, 4, books)
+    expected = [BookSample(POD, 0.5, 100, 20, 0.25), BookSample(POD, 0.5, 7, 0, 0.5)]
+    assert books.take_samples() == expected
+    assert peer.take_samples() == expected
+
+
 def test_an_end_that_overtakes_its_pick_does_not_leave_a_booking_for_ever(books: Books) -> None:
     entry = BookEntry(BookOp.END, 1, POD, 1)
     books.apply(BookMessage(Kind.DELTA, PEER, 2, (entry,)), 0)

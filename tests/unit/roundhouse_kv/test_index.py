@@ -226,8 +226,27 @@ def test_batches_of_a_replaced_source_are_ignored(index: ServiceIndex) -> None:
     index.load(snapshot(1, CHAIN[:2], source=8), 0)
     index.apply(batch(3, CHAIN[4:9], source=7), 0)
     index.load(snapshot(30, CHAIN[:9], source=7), 0)
+    assert held(index) == 2
+    assert index.trusted(POD)
+
+
+def test_a_replaced_source_speaks_again_when_the_lease_says_so(index: ServiceIndex) -> None:
+    index.load(snapshot(1, CHAIN[:2], source=8), 0)
     index.heard(lease(30, CHAIN[:9], source=7), 0)
     assert held(index) == 2
+    assert not index.trusted(POD)
+    index.load(snapshot(30, CHAIN[:9], source=7), 0)
+    assert held(index) == 9
+    assert index.trusted(POD)
+
+
+def test_a_source_that_was_waited_for_is_history_once_another_comes(index: ServiceIndex) -> None:
+    index.apply(batch(1, CHAIN[:1], source=8), 0)
+    index.apply(batch(2, clear=True, source=9), 0)
+    index.apply(batch(1, CHAIN[:1], source=8), 0)
+    assert held(index) == 0
+    index.apply(batch(3, CHAIN[:3], source=9), 0)
+    assert held(index) == 3
     assert index.trusted(POD)
 
 

@@ -1,4 +1,4 @@
-"""Random arrivals, aborts and pool sizes: nothing leaks, no slot is ever read for the wrong prefix, every answer is right."""
+"""Random arrivals, aborts and pool sizes: nothing leaks, no slot is read for a wrong prefix, every answer is right."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,10 +9,10 @@ from roundhouse_torch.kvcache.blocks import BlockPool
 from roundhouse_torch.messages.command import Sampling
 from roundhouse_torch.scheduler.scheduler import Limits, Scheduler
 from roundhouse_torch.scheduler.sequence import Finish, Sequence
+
 from tests.support.kv_simulator import VOCABULARY, SimulatedRunner, check_blocks, next_token
 
 TOKENS = st.integers(0, 2)
-"""Few, so that prompts often share prefixes."""
 
 
 def expected_answer(sequence: Sequence, prompt: list[int], max_length: int) -> list[int]:
@@ -32,7 +32,7 @@ class EngineMachine(RuleBasedStateMachine):
         blocks=st.integers(4, 24),
         max_sequences=st.integers(1, 5),
         max_tokens=st.integers(1, 16),
-        prefix_caching=st.booleans(),
+        prefix_caching=st.sampled_from((True, True, True, False)),
     )
     def start(self, block_size: int, blocks: int, max_sequences: int, max_tokens: int, prefix_caching: bool) -> None:
         self.block_size = block_size
@@ -44,17 +44,24 @@ class EngineMachine(RuleBasedStateMachine):
         self.mirror = CacheMirror()
         self.live: dict[int, Sequence] = {}
         self.wanted: dict[int, list[int]] = {}
+        self.histories: list[list[int]] = [[token % 3 for token in range(50)], [0] * 50]
         self.ids = 0
 
-    @rule(data=st.data(), salt=st.sampled_from(("", "a")), ends=st.booleans())
-    def add(self, data: st.DataObject, salt: str, ends: bool) -> None:
+    @rule(data=st.data(), count=st.integers(1, 4))
+    def add(self, data: st.DataObject, count: int) -> None:
+        for _ in range(count):
+            self.add_one(data)
+
+    def add_one(self, data: st.DataObject) -> None:
         longest = self.pool.total * self.block_size
-        prompt = data.draw(st.lists(TOKENS, min_size=1, max_size=max(1, longest - 1)))
-        max_length = data.draw(st.integers(min(len(prompt) + 1, longest), longest))
-        if max_length <= len(prompt):
-            return
-        sampling = Sampling(eos_ids=frozenset((VOCABULARY - 1,)) if ends else frozenset())
+        beginning = data.draw(st.sampled_from(self.histories))[: longest - 2]
+        kept = data.draw(st.integers(0, len(beginning)))
+        prompt = [*beginning[:kept], *data.draw(st.lists(TOKENS, min_size=kept == 0, max_size=3))][: longest - 1]
+        max_length = data.draw(st.integers(len(prompt) + 1, min(longest, len(prompt) + 12)))
+        salt = data.draw(st.sampled_from(("", "", "a")))
+        ends = frozenset((VOCABULARY - 1,)) if data.draw(st.booleans()) else frozenset[int]()
         root = chain.root("model", "", salt)
+        sampling = Sampling(eos_ids=ends)
         sequence = Sequence(self.ids, list(prompt), sampling, max_length=max_length, root=root, salt=salt)
         self.live[self.ids] = sequence
         self.wanted[self.ids] = expected_answer(sequence, prompt, max_length)
@@ -69,19 +76,23 @@ class EngineMachine(RuleBasedStateMachine):
         assert not self.scheduler.abort(id)
         assert self.live.pop(id).blocks == []
 
+    @precondition(lambda self: self.ids % 8 == 7)
     @rule()
     def clear(self) -> None:
         assert self.pool.clear() == (self.pool.counts.used == 0)
 
-    @rule(count=st.integers(1, 12))
+    @precondition(lambda self: self.live)
+    @rule(count=st.integers(1, 20))
     def step(self, count: int) -> None:
         for _ in range(count):
             self.one_step()
+            self.blocks_add_up()
 
     def one_step(self) -> None:
         plan = self.scheduler.plan()
         assert plan.tokens <= self.budget
         assert len({work.sequence.id for work in plan.work}) == len(plan.work)
+        assert {sequence.id for sequence in plan.started} <= {work.sequence.id for work in plan.work}
         if self.live and not plan.preempted:
             assert plan.work, "nothing to do although requests wait"
         tokens = self.runner.run(plan.work)
@@ -91,6 +102,7 @@ class EngineMachine(RuleBasedStateMachine):
             is_end = sequence.tokens[-1] in sequence.sampling.eos_ids
             assert ended.finish == (Finish.STOP if is_end else Finish.LENGTH)
             assert sequence.blocks == []
+            self.histories.append(sequence.tokens)
 
     @invariant()
     def blocks_add_up(self) -> None:
