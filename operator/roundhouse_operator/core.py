@@ -11,7 +11,7 @@ coroutine, awaits them all; the first that fails ends the rest.
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from roundhouse_kv.catalogue_store import CatalogueStore
 from roundhouse_kv.errors import RedisUnavailable
@@ -27,14 +27,18 @@ from roundhouse_operator.names import OURS
 from roundhouse_operator.queue import WorkQueue
 from roundhouse_operator.reconcile import Context, Reconciler
 from roundhouse_operator.settings import Settings
-from roundhouse_operator.sources import Selection, WatchSource, labelled_key, own_key
+from roundhouse_operator.sources import Selection, Source, WatchSource, labelled_key, own_key
 from roundhouse_operator.tasks import run_together
 
 log = logging.getLogger(__name__)
 
 
 class OperatorCore:
-    """``run`` until cancelled. ``may_lead``: this process still leads; asked before a new term is taken."""
+    """``run`` until cancelled.
+
+    ``make_sources`` is given what hears the keys; by default the cluster's own watches are used. ``may_lead``: this
+    process still leads; asked before a new term is taken. ``heard`` is when the API server last answered or reported.
+    """
 
     def __init__(
         self,
@@ -43,6 +47,7 @@ class OperatorCore:
         settings: Settings,
         *,
         agents: Agents | None = None,
+        make_sources: Callable[[Callable[[str], None]], Sequence[Source]] | None = None,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
         may_lead: Callable[[], bool] = lambda: True,
@@ -65,7 +70,8 @@ class OperatorCore:
             link, self._installation, on_change=self.queue.add, on_republish=self.publisher.republish
         )
         self._redis_healthy_at = monotonic()
-        self.sources = self._make_sources()
+        self.sources = make_sources(self.queue.add) if make_sources else self._make_watches()
+        self._listed_at = monotonic()
 
     async def run(self) -> None:
         async with HttpAgents(self._settings.agent_timeout_s) as http_agents:
@@ -81,6 +87,10 @@ class OperatorCore:
                     self.publisher.run(),
                 ]
             )
+
+    @property
+    def heard(self) -> float:
+        return max(self._listed_at, *(source.heard for source in self.sources))
 
     def redis_healthy(self) -> bool:
         """Short gaps do not count: nobody is helped by conditions that flicker."""
@@ -101,8 +111,8 @@ class OperatorCore:
             clock=self._clock,
         )
 
-    def _make_sources(self) -> list[WatchSource]:
-        sources = []
+    def _make_watches(self) -> list[Source]:
+        sources: list[Source] = []
         for namespace in self._settings.namespaces or (None,):
             services = Selection(INFERENCE_SERVICE, namespace)
             sources.append(WatchSource(self._cluster, services, own_key, self.queue.add))
@@ -138,6 +148,7 @@ class OperatorCore:
                 keys.add(key)
                 for other in reconciler.served_names.claim(key, service):
                     self.queue.add(other)
+        self._listed_at = self._monotonic()
         return keys
 
     def _watched(self, key: str) -> bool:

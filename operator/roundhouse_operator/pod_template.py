@@ -86,6 +86,7 @@ class PodTemplate:
             "RH_ENGINE_MODEL": meta.name,
             "RH_GPU_TYPE": self._wanted.gpu_type,
             "RH_DRAIN_SECONDS": str(self._wanted.drain_s),
+            "RH_HUNG_SECONDS": str(settings.hung_s),
             "RH_REDIS_URL": settings.redis_url,
         }
         secrets = []

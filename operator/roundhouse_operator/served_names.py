@@ -26,9 +26,6 @@ class ServedNames:
         self._claims: dict[str, Claim] = {}
         self._claimants: defaultdict[str, set[str]] = defaultdict(set)
 
-    def __contains__(self, key: str) -> bool:
-        return key in self._claims
-
     def services(self) -> set[str]:
         """Keys of all that claim names."""
         return set(self._claims)

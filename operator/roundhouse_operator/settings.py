@@ -63,6 +63,8 @@ class Settings:
     """The longest of these waits."""
     hung_share: float = 0.3
     """Above this share of hung replicas (and more than one) nothing is restarted: the cause is elsewhere."""
+    hung_s: int = 30
+    """Seconds with requests running and neither a token nor a KV event that make an engine hung; agents judge it."""
     hung_grace_s: int = 5
     """Termination grace of a hung replica."""
 
