@@ -57,6 +57,7 @@ class Service:
 
     def __init__(self, view: ServiceView, patience: Patience, clock: Callable[[], float]) -> None:
         self.view = view
+        self.key = view.entry.key
         self._patience = patience
         self._clock = clock
         self._shapes: dict[tuple[str, str], Shape] = {}
@@ -72,10 +73,6 @@ class Service:
         self.in_flight = 0
         self.last_request_at: float | None = None
         self.control_fields: frozenset[str] = frozenset()
-
-    @property
-    def key(self) -> str:
-        return self.view.entry.key
 
     @property
     def model_id(self) -> str:

@@ -160,7 +160,8 @@ def pick(
         if replica.closed_until > now:
             standing = Standing.BROKEN
         hit = known if known < tokens else tokens - 1
-        own_s = replica.cost.seconds(tokens - hit, hit)
+        cost, uncached = replica.cost, tokens - hit
+        own_s = cost.b + cost.f * uncached * (cost.a + cost.q * (hit + uncached / 2))  # cost.seconds, without a call
         booked_s, context = load.prefill_s, float(load.context_tokens)
         if replica.unknown_waiting or replica.unknown_running:
             booked_s += replica.unknown_waiting * mean.prefill_s

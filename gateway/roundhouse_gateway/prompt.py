@@ -24,7 +24,7 @@ class Prompt:
     """``keys``: prefix keys, none when nothing can be predicted. ``conversation``: the last assistant message, "" when
     there is none. ``exact_tokens``: the prompt came as token ids. ``tokens``: their number, or its `estimate`."""
 
-    __slots__ = ("_ratios", "conversation", "data", "exact_tokens", "keys", "size", "tokens")
+    __slots__ = ("_estimate", "conversation", "data", "exact_tokens", "keys", "size", "tokens")
 
     def __init__(
         self, data: bytes, size: TextSize, keys: list[int], conversation: str = "", exact_tokens: int | None = None
@@ -38,12 +38,12 @@ class Prompt:
 
     def estimate(self, ratios: TokenRatios) -> None:
         """Set ``tokens``, and what `cached_tokens` goes by."""
-        self._ratios = ratios
+        self._estimate = ratios.estimate(self.size)
         if self.exact_tokens is None:
-            self.tokens = ratios.tokens(self.size)
+            self.tokens = self._estimate.tokens
 
     def cached_tokens(self, matched_bytes: int, block_size: int) -> int:
-        return self._ratios.cached_tokens(self.size, matched_bytes, block_size=block_size, prompt_tokens=self.tokens)
+        return self._estimate.cached_tokens(matched_bytes, block_size)
 
     def affinity(self) -> int | None:
         """Hash of the prompt up to the end of the last assistant message; None when this is the first turn."""

@@ -16,9 +16,11 @@ MAX_CHOICES: Final = 128
 
 
 class Route:
-    """One request's way through the fleet. The prompt is read once; `rank` may be asked again for a retry."""
+    """One request's way through the fleet. The prompt is read once; `rank` may be asked again for a retry.
 
-    __slots__ = ("_depths", "_event_depths", "_prompts", "_random", "context_tokens", "path", "prompt", "service")
+    ``depths``: chunks of the prompt that each replica, by name, is predicted to hold, as of the last `rank`."""
+
+    __slots__ = ("_event_depths", "_prompts", "_random", "context_tokens", "depths", "path", "prompt", "service")
 
     def __init__(self, service: Service, fields: Mapping[str, Any], path: str, random: Random) -> None:
         self.service = service
@@ -30,8 +32,8 @@ class Route:
         self.prompt.estimate(service.ratios)
         answer = _answer_tokens(fields, service.mean_completion)
         self.context_tokens = _choices(fields) * int(self.prompt.tokens + answer)
-        self._depths: dict[Replica, int] = {}
-        self._event_depths: dict[Replica, int] = {}
+        self.depths: dict[str, int] = {}
+        self._event_depths: dict[str, int] = {}
 
     def rank(self, now: float, *, without: Collection[UUID] = ()) -> list[Choice]:
         """Best first; ``without`` leaves pods out."""
@@ -50,13 +52,6 @@ class Route:
             mean=service.mean,
         )
 
-    def matched_bytes(self, ranking: Sequence[Choice]) -> list[int]:
-        """Of each candidate, the bytes of the prompt that it holds by prediction."""
-        if not self._depths:
-            return [0] * len(ranking)
-        replicas = self.service.replicas
-        return [CHUNK_BYTES * self._depths.get(replicas[c.replica.pod_uid], 0) for c in ranking]
-
     def open(self, booking: Booking, choice: Choice, replica: Replica, now: float) -> None:
         """Enter the pick into the books, and what the replica will hold because of it."""
         keys = self._prompt_of(replica).keys
@@ -64,9 +59,9 @@ class Route:
         if keys:
             if not replica.predictable:
                 replica.history.add(keys, now)
-            keys = keys[self._depths.get(replica, 0) :]
-            depth = self._event_depths.get(replica, 0)
-            event_tokens = self._tokens_of(depth, replica) if depth else 0
+            keys = keys[self.depths.get(replica.name, 0) :]
+            depth = self._event_depths.get(replica.name, 0)
+            event_tokens = self.prompt.cached_tokens(CHUNK_BYTES * depth, replica.block_size) if depth else 0
         booking.open(choice, now, replica.epoch, self.context_tokens, keys, event_tokens)
 
     def _cached(self, replicas: Sequence[Replica], now: float) -> list[int]:
@@ -74,30 +69,29 @@ class Route:
         history alone."""
         view = self.service.view
         held = {digest: view.index.match(p.keys) for digest, p in self._prompts.items() if p.keys}
+        self.depths, self._event_depths = {}, {}
         if not held:
             return [0] * len(replicas)
         cached: list[int] = []
         for replica in replicas:
-            prompt = self._prompt_of(replica)
-            keys = prompt.keys
+            keys = self._prompt_of(replica).keys
             if replica.predictable:
                 matched = held.get(replica.digest)
                 depth = matched.get(replica.pod_uid, 0) if matched else 0
-                self._event_depths[replica] = depth
+                self._event_depths[replica.name] = depth
             else:
                 depth = replica.history.depth(keys, now)
             if depth < len(keys):
                 depth += view.books.expected_depth(replica.pod_uid, keys, depth)
-            self._depths[replica] = depth
-            cached.append(self._tokens_of(depth, replica) if depth else 0)
+            self.depths[replica.name] = depth
+            cached.append(self.prompt.cached_tokens(CHUNK_BYTES * depth, replica.block_size) if depth else 0)
         return cached
 
     def _prompt_of(self, replica: Replica) -> Prompt:
         """Under the replica's own profile when it can be predicted, else under any: history only compares prompts."""
-        return self._prompts.get(replica.digest, self.prompt) if replica.predictable else self.prompt
-
-    def _tokens_of(self, depth: int, replica: Replica) -> int:
-        return self.prompt.cached_tokens(CHUNK_BYTES * depth, replica.block_size)
+        if len(self._prompts) == 1 or not replica.predictable:
+            return self.prompt
+        return self._prompts.get(replica.digest, self.prompt)
 
 
 def _choices(fields: Mapping[str, Any]) -> int:

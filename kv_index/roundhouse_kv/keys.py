@@ -4,11 +4,14 @@
 never share a key. Key 0 marks an empty slot in the mirror and is written as 1.
 """
 
+from functools import lru_cache
+
 from xxhash import xxh3_64_intdigest
 
 CHUNK_BYTES = 256
 
 
+@lru_cache(maxsize=4096)
 def root_key(profile_digest: str, adapter: str = "", cache_salt: str = "") -> int:
     """Root of the chain of one (profile, adapter as the engine names it, cache_salt)."""
     return xxh3_64_intdigest(f"{profile_digest}\0{adapter}\0{cache_salt}".encode()) or 1
