@@ -67,6 +67,8 @@ class Service:
         self.replicas: dict[UUID, Replica] = {}
         self.digests = [""]
         self.order: list[Replica] = []
+        self.pods: list[UUID] = []
+        self.all_predictable = False
         self.ratios = TokenRatios()
         self.mean = MeanRequest(0.05, 500.0)
         self.mean_completion = 200.0
@@ -110,6 +112,8 @@ class Service:
         digests = Counter(r.digest for r in self.replicas.values() if r.predictable)
         self.digests = [digest for digest, _ in digests.most_common()] or [""]
         self.order = list(self.replicas.values())
+        self.pods = [replica.pod_uid for replica in self.order]
+        self.all_predictable = all(replica.predictable for replica in self.order)
         self.control_fields = frozenset[str]().union(*(r.dialect.control_fields for r in self.replicas.values()))
 
     def _replica(self, member: Member) -> Replica | None:

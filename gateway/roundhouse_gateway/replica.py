@@ -40,6 +40,9 @@ class Replica:
 
     def __init__(self, member: Member, shape: Shape, patience: Patience, clock: Callable[[], float]) -> None:
         self.member = member
+        self.name = member.name
+        self.epoch = 0
+        self.block_size = DEFAULT_BLOCK_SIZE
         self.pod_uid = UUID(member.pod_uid)
         self.dialect: Dialect = load_dialect(member.engine)
         self.pool = UpstreamPool(
@@ -63,18 +66,6 @@ class Replica:
         self.facts = self._facts()
 
     @property
-    def name(self) -> str:
-        return self.member.name
-
-    @property
-    def epoch(self) -> int:
-        return self.lease.lease.epoch if self.lease is not None else 0
-
-    @property
-    def block_size(self) -> int:
-        return (self.lease.lease.block_size if self.lease is not None else 0) or DEFAULT_BLOCK_SIZE
-
-    @property
     def drain_deadline(self) -> float | None:
         """When its streams must have ended (monotonic), None while it is not draining."""
         if self.lease is None or self.lease.lease.state != "draining":
@@ -96,6 +87,8 @@ class Replica:
             self.truth = TruthCheck()
             restarted = True
         self.lease = seen
+        self.epoch = seen.lease.epoch if seen is not None else 0
+        self.block_size = (seen.lease.block_size if seen is not None else 0) or DEFAULT_BLOCK_SIZE
         if seen is not None and seen.lease is not self._reported:
             self._reported = seen.lease
             self._unknown = _beyond_books(seen.lease.waiting, seen.lease.running, booked_requests)
