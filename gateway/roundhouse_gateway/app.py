@@ -6,6 +6,7 @@ last entries leave, then everything else. A second signal ends the drain at once
 """
 
 import asyncio
+import gc
 import logging
 import resource
 import secrets
@@ -33,6 +34,7 @@ log = logging.getLogger(__name__)
 
 FLUSH_S = 1.0
 SENT_S = 0.05
+YOUNG_OBJECTS = 50_000
 
 
 async def run(settings: Settings) -> None:
@@ -66,6 +68,7 @@ async def run(settings: Settings) -> None:
             ]
             await plane.listen(public)
             server.start()
+            _spare_the_collector()
             log.info("listening address=%s admin=%s gateway=%016x", _shown(public), _shown(admin), incarnation)
             try:
                 await stop.wait()
@@ -77,6 +80,14 @@ async def run(settings: Settings) -> None:
                     follower.cancel()
         server.stop()
         log.info("stopped gateway=%016x", incarnation)
+
+
+def _spare_the_collector() -> None:
+    """Requests leave no cycles behind, only the journal's ten thousand records, which the default thresholds would look
+    through again and again (a tenth of all CPU). What stands now stays for good."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS, 20, 50)
 
 
 def bind(host: str, port: int) -> socket.socket:
