@@ -61,6 +61,7 @@ _TESTS: Final = (
 )  # fmt: skip
 _RANDOM: Final = frozenset({"random", "lipsum"})
 
+_Function = Callable[..., Any]
 EnvironmentMaker = Callable[[], ImmutableSandboxedEnvironment]
 
 
@@ -271,9 +272,9 @@ def _guarded(environment: ImmutableSandboxedEnvironment, tell_time: Callable[[st
     """A copy in which nothing looks into a `Hole` unseen."""
     guarded = _GuardedEnvironment(trim_blocks=environment.trim_blocks, lstrip_blocks=environment.lstrip_blocks)
     for name, function in environment.filters.items():
-        guarded.filters[name] = function if name in _FILTERS else _guard(function)
+        guarded.filters[name] = function if name in _FILTERS else _guard(cast(_Function, function))
     for name, function in environment.tests.items():
-        guarded.tests[name] = function if name in _TESTS else _guard(function)
+        guarded.tests[name] = function if name in _TESTS else _guard(cast(_Function, function))
     guarded.filters |= {"%in": _in, "%mod": _guard(_modulo), "%concat": _concat}
     guarded.globals.update(environment.globals)
     guarded.globals["strftime_now"] = tell_time
