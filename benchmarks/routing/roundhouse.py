@@ -163,7 +163,7 @@ class Mail:
         books, now = self._gateways[number].books, self._simulation.now
         message = books.outbox(now)
         if message is not None:
-            self._send(number, encode_message(message))
+            self._send(number, message)
         elif (due := books.outbox_due(now)) is not None and number not in self._held_back:
             self._held_back.add(number)
             self._simulation.later(max(due, CLOCK_TICK_S), lambda: self._flush_held(number))

@@ -16,10 +16,11 @@ import orjson
 
 from roundhouse_gateway.bookings import Booking
 from roundhouse_gateway.client_connection import ClientConnection
-from roundhouse_gateway.client_request import ClientRequest
+from roundhouse_gateway.client_request import ClientHead, ClientRequest
 from roundhouse_gateway.errors import ApiError
 from roundhouse_gateway.exchange import Exchange
 from roundhouse_gateway.fleet import Fleet, Service
+from roundhouse_gateway.heads import HeadCache
 from roundhouse_gateway.journal import Journal, Record
 from roundhouse_gateway.metrics import Metrics
 from roundhouse_gateway.replies import error_reply, json_reply
@@ -66,6 +67,7 @@ class DataPlane:
         self.exchanges: set[Exchange] = set()
         self.draining = False
         self.heartbeat = clock()
+        self.heads: HeadCache[ClientHead] = HeadCache()
         self._count = 0
         self._server: asyncio.Server | None = None
         self._no_exchange = asyncio.Event()
@@ -154,7 +156,7 @@ class DataPlane:
     def _serve(self, request: ClientRequest, connection: ClientConnection, number: int) -> None:
         if self.draining:
             raise ApiError(503, "shutting_down", "The gateway is shutting down.", retry_after_s=1, close=True)
-        target = request.target
+        target = request.head.target
         path = _INFERENCE.get(target) or _INFERENCE.get(_path(target))
         if path is not None:
             _allow(request, b"POST")
@@ -205,7 +207,7 @@ class DataPlane:
     def _answer(
         self, body: dict[str, object], request: ClientRequest, connection: ClientConnection, number: int
     ) -> None:
-        keep_alive = request.keep_alive and not connection.closing
+        keep_alive = request.head.keep_alive and not connection.closing
         headers = [b"x-request-id: %016x\r\n" % number]
         self.metrics.requests["", "200"] += 1
         connection.reply(json_reply(200, orjson.dumps(body), headers, keep_alive=keep_alive), keep_alive)
@@ -213,10 +215,10 @@ class DataPlane:
     def _refuse(
         self, error: ApiError, connection: ClientConnection, number: int, request: ClientRequest | None
     ) -> None:
-        keep_alive = request is not None and request.keep_alive and not error.close and not connection.closing
+        keep_alive = request is not None and request.head.keep_alive and not error.close and not connection.closing
         self.metrics.requests["", str(error.status)] += 1
         self.metrics.errors[error.code] += 1
-        head_only = request is not None and request.method == b"HEAD"
+        head_only = request is not None and request.head.method == b"HEAD"
         reply = error_reply(error, request_id=b"%016x" % number, keep_alive=keep_alive, head_only=head_only)
         connection.reply(reply, keep_alive)
 
@@ -242,8 +244,8 @@ def _path(target: bytes) -> bytes:
 
 
 def _allow(request: ClientRequest, method: bytes) -> None:
-    if request.method != method:
-        used, allowed = request.method.decode("ascii", "replace"), method.decode()
+    if request.head.method != method:
+        used, allowed = request.head.method.decode("ascii", "replace"), method.decode()
         raise ApiError(405, "invalid_request", f"{used} is not allowed here; use {allowed}.", allow=allowed)
 
 

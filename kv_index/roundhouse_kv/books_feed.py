@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Final
 
 from roundhouse_kv.books import Books
-from roundhouse_kv.books_wire import BookMessage, decode_message, encode_message, is_echo
+from roundhouse_kv.books_wire import decode_message, encode_message, is_echo
 from roundhouse_kv.errors import RedisUnavailable, WireError
 from roundhouse_kv.names import ServiceKeys
 from roundhouse_kv.redis_link import RedisLink
@@ -128,7 +128,7 @@ class BooksFeed:
             books = self._books[keys]
             for message in _due(books, now):
                 if usable and connection is not None:
-                    connection.send("PUBLISH", keys.books_channel, encode_message(message))
+                    connection.send("PUBLISH", keys.books_channel, message)
             due = books.outbox_due(now)
             if due is None:
                 self._dirty.discard(keys)
@@ -143,13 +143,13 @@ class BooksFeed:
             log.warning("books refused", extra={"error": str(reply)})
 
 
-def _due(books: Books, now: float) -> list[BookMessage]:
+def _due(books: Books, now: float) -> list[bytes]:
     """Changes first: a table must not overtake them."""
     messages = []
     delta = books.outbox(now)
     if delta is not None:
         messages.append(delta)
-    messages += books.asks()
+    messages += map(encode_message, books.asks())
     if books.table_due:
-        messages.append(books.table(now))
+        messages.append(encode_message(books.table(now)))
     return messages

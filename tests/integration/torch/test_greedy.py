@@ -1,4 +1,4 @@
-"""SmolLM2-135M in float32, 20 prompts × 32 tokens, greedy: equal to transformers, with and without hits, alone and batched.
+"""SmolLM2-135M in float32, 20 prompts × 32 tokens, greedy: as transformers, with and without hits, alone and batched.
 
 Transformers judges each answer in one pass: given prompt and answer, every token of the answer must be the likeliest at
 its place. By induction that is the same as comparing with its own greedy answer, and takes a twentieth of the time.
@@ -27,7 +27,7 @@ QUESTIONS = (
     "How do bees make honey?", "Write a Python function that adds two numbers.",
 )  # fmt: skip
 TEXTS = (
-    "Once upon a time", "The quick brown fox", "def fibonacci(n):\n", "In 1969, the first", "Q: Why is the sky blue?\nA:",
+    "Once upon a time", "The quick brown fox", "def fibonacci(n):\n", "In 1969, the first", "Q: Why is it blue?\nA:",
     "日本の首都は", "1, 2, 3, 4,", "Dear Sir or Madam,", "The recipe needs flour, sugar and", "import numpy as np\n",
 )  # fmt: skip
 
@@ -98,7 +98,7 @@ def test_batched_without_hits(core: EngineCore, prompts: list[list[int]], alone:
 
 def test_batched_with_hits(core: EngineCore, prompts: list[list[int]], alone: list[list[int]]) -> None:
     core.reset_cache()
-    answer(core, prompts)
+    answer(core, prompts, 1)
     answers, cached = answer(core, prompts)
     assert answers == alone
     assert cached == [(len(prompt) - 1) // 16 * 16 for prompt in prompts]

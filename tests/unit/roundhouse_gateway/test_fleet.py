@@ -10,7 +10,7 @@ from roundhouse_gateway.fleet import LESSONS_AT_ONCE
 from roundhouse_gateway.pick import Choice, Standing
 from roundhouse_gateway.replica import Replica
 from roundhouse_gateway.tokens import TextSize
-from roundhouse_kv.books_wire import BookOp
+from roundhouse_kv.books_wire import BookOp, decode_message
 from roundhouse_kv.records import Profile
 from roundhouse_kv.view import SeenLease
 
@@ -149,9 +149,9 @@ def test_the_sample_travels_with_the_end_and_carries_what_was_really_cached(benc
     booking.first_event(bench.clock())
     bench.clock.now += 2
     booking.end(bench.clock(), USAGE, TextSize(4000))
-    message = bench.view.books.outbox(bench.clock())
-    assert message is not None
-    (last,) = [e for e in message.entries if e.op is BookOp.END]
+    data = bench.view.books.outbox(bench.clock())
+    assert data is not None
+    (last,) = [e for e in decode_message(data).entries if e.op is BookOp.END]
     assert (last.uncached_tokens, last.cached_tokens, last.busy_us) == (600, 400, 500_000)
     speed = only(bench).speed
     bench.refresh()
