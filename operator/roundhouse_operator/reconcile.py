@@ -17,6 +17,7 @@ from roundhouse_operator.agents import Agents
 from roundhouse_operator.catalogue import CataloguePublisher
 from roundhouse_operator.cluster import (
     ENGINE_REPLICA,
+    EVENT,
     INFERENCE_SERVICE,
     POD,
     SECRET,
@@ -29,6 +30,7 @@ from roundhouse_operator.cluster import (
     Obj,
 )
 from roundhouse_operator.errors import AgentError
+from roundhouse_operator.events import events
 from roundhouse_operator.live import Live
 from roundhouse_operator.names import REDIS_SECRET, service_labels
 from roundhouse_operator.plan import DrainOrder, Observed, Plan, Undrain, plan
@@ -262,6 +264,15 @@ class Reconciler:
                 await self._write_status(ENGINE_REPLICA, obj, status)
         if todo.status is not None:
             await self._write_status(INFERENCE_SERVICE, observed.service, todo.status)
+            await self._tell_people(observed.service, todo.status)
+
+    async def _tell_people(self, service: Obj, status: dict[str, Any]) -> None:
+        """Events are a courtesy: one that cannot be written is not tried again."""
+        for event in events(service, status, self._context.clock()):
+            try:
+                await self._context.cluster.apply(EVENT, event)
+            except ClusterError as error:
+                log.info("event_not_written", extra={"reason": event["reason"], "error": str(error)})
 
     async def _write_status(self, kind: Kind, obj: Obj, status: dict[str, Any]) -> None:
         if status == (obj.get("status") or {}):
