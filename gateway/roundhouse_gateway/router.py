@@ -26,9 +26,11 @@ class Route:
         self.service = service
         self.path = path
         self._random = random
-        digests = service.digests
-        self._prompts = {digest: read_prompt(fields, path, service.renderer(digest), digest) for digest in digests}
-        self.prompt: Prompt = self._prompts[digests[0]]
+        digest, *others = service.digests
+        self.prompt: Prompt = read_prompt(fields, path, service.renderer(digest), digest)
+        self._prompts = {digest: self.prompt}
+        for other in others:
+            self._prompts[other] = read_prompt(fields, path, service.renderer(other), other)
         self.prompt.estimate(service.ratios)
         answer = _answer_tokens(fields, service.mean_completion)
         self.context_tokens = _choices(fields) * int(self.prompt.tokens + answer)
@@ -39,13 +41,14 @@ class Route:
         """Best first; ``without`` leaves pods out."""
         service = self.service
         replicas: Sequence[Replica] = service.order
+        pods: Sequence[UUID] = service.pods
         if without:
             replicas = [r for r in replicas if r.pod_uid not in without]
-        load = service.view.books.load
+            pods = [r.pod_uid for r in replicas]
         return pick(
             self.prompt,
             [r.facts for r in replicas],
-            [load(r.pod_uid, now) for r in replicas],
+            service.view.books.loads(pods, now),
             self._cached(replicas, now),
             now,
             random=self._random,
@@ -67,11 +70,19 @@ class Route:
     def _cached(self, replicas: Sequence[Replica], now: float) -> list[int]:
         """Prompt tokens that each replica has cached or will have: by events and by what was just sent there; or by
         history alone."""
-        view = self.service.view
-        held = {digest: view.index.match(p.keys) for digest, p in self._prompts.items() if p.keys}
-        self.depths, self._event_depths = {}, {}
-        if not held:
-            return [0] * len(replicas)
+        service, view = self.service, self.service.view
+        if self.depths:
+            self.depths, self._event_depths = {}, {}
+        if len(self._prompts) == 1:
+            keys = self.prompt.keys
+            if not keys:
+                return [0] * len(replicas)
+            matches = view.index.match(keys)
+            if not matches and service.all_predictable and not view.books.expects(keys[0]):
+                return [0] * len(replicas)
+            held = {service.digests[0]: matches}
+        else:
+            held = {digest: view.index.match(p.keys) for digest, p in self._prompts.items() if p.keys}
         cached: list[int] = []
         for replica in replicas:
             keys = self._prompt_of(replica).keys

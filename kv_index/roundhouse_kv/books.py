@@ -238,6 +238,15 @@ class Books:
         pod = self._pods.get(pod_uid.int)
         return _NOTHING if pod is None else pod.load(now, priority)
 
+    def loads(self, pod_uids: Iterable[UUID], now: float) -> list[BookedLoad]:
+        """`load` of many pods."""
+        pods = self._pods
+        return [_NOTHING if (pod := pods.get(uid.int)) is None else pod.load(now, 0) for uid in pod_uids]
+
+    def expects(self, key: int) -> bool:
+        """Some pod is expected to hold it."""
+        return self._expected.anywhere(key)
+
     def expected_depth(self, pod_uid: UUID, keys: Sequence[int], start: int) -> int:
         """How many keys from index ``start`` on are expected on the pod, without a hole."""
         return self._expected.depth(pod_uid, keys, start)

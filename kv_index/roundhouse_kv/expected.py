@@ -57,6 +57,9 @@ class ExpectedKeys:
         """Held keys of an earlier epoch (None: of any) go at once."""
         self._let_go([h for h in self._holds if h.pod_uid == pod_uid and (epoch is None or h.epoch < epoch)])
 
+    def anywhere(self, key: int) -> bool:
+        return any([key in owners for owners in self._owners.values()])
+
     def depth(self, pod_uid: UUID, keys: Sequence[int], start: int) -> int:
         """How many keys from index ``start`` on are expected, without a hole."""
         owners = self._owners.get(pod_uid.int)

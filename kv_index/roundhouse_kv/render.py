@@ -62,6 +62,12 @@ class Renderer:
         )  # fmt: skip
         self._globals = dict(self._template.globals)  # jinja copies them for each rendering, from a slow ChainMap
 
+    def planned(self, body: Mapping[str, Any]) -> str | None:
+        """The whole prompt of a chat, when its shape has a plan and there is nothing but text in it; the same as
+        `chat` gives."""
+        text = self._plans.render(body)
+        return None if text is None or MARK in text else text
+
     def chat(self, body: Mapping[str, Any]) -> Rendered:
         """The prompt of a chat completion. Raises `RenderError` when there is no prediction."""
         planned = self._plans.render(body)
@@ -101,6 +107,11 @@ class Renderer:
             raise RenderError(self.profile.reason or "the profile has no text rules")
         encode = self._codec.encode_completion if rendered.add_special_tokens else self._codec.encode
         return encode(rendered.text)
+
+    @property
+    def encode_text(self) -> Callable[[str], bytes] | None:
+        """`encode` of a plain text; None when the profile has no text rules."""
+        return None if self._codec is None else self._codec.encode
 
     def render(self, body: Mapping[str, Any], path: str) -> Rendered:
         """The prompt of a request to ``…/chat/completions`` or ``…/completions``. Raises `RenderError`."""
