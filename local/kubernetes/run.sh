@@ -7,6 +7,8 @@ root=$(realpath "$here/../..")
 example=$(realpath "${1:-$root/examples/smollm2.yaml}") port=${PORT:-8080} api_port=${API_PORT:-6443}
 enter() { "$here/enter.sh" "$@"; }
 step() { printf '%4ss  %s\n' "$SECONDS" "$*"; }
+# image_id NAME: the tag stays the same, so this is what replaces pods when their image has changed
+image_id() { cut -d' ' -f2 "$cache/images/$1.id" | cut -c1-12; }
 SECONDS=0
 
 step "Kubernetes"
@@ -20,7 +22,8 @@ step "model"
 "${PYTHON:-python3}" "$here/models.py" "$example" "$cache/models"
 step "chart"
 enter helm upgrade --install roundhouse "$root/charts/roundhouse" --namespace roundhouse --create-namespace --wait --timeout 2m \
-  --values "$here/values.yaml" --set engines.modelCacheHostPath="$cache/models" >/dev/null
+  --values "$here/values.yaml" --set engines.modelCacheHostPath="$cache/models" \
+  --set-string operator.podAnnotations.image="$(image_id operator)",gateway.podAnnotations.image="$(image_id gateway)" >/dev/null
 step "$(basename "$example")"
 enter kubectl apply --filename "$example"
 enter kubectl wait --for=condition=Ready --timeout=10m --filename "$example"

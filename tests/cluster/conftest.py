@@ -11,6 +11,7 @@ import pytest
 
 from tests.cluster.kube import CHART, Kube, eventually
 from tests.cluster.local_cluster import SCRIPTS, LocalCluster, build_images, running
+from tests.cluster.release import Release
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -59,3 +60,12 @@ def crds(kube: Kube) -> None:
     """The CRDs of the chart, known to the API server and to discovery."""
     kube.kubectl("apply", "--server-side", "--filename", str(CHART / "files" / "crds"))
     eventually(lambda: kube.kubectl("explain", "erep") and kube.kubectl("explain", "infsvc"))
+
+
+@pytest.fixture(scope="module")
+def release(kube: Kube, images: None) -> Iterator[Release]:
+    """The chart as it installs by default, serving every namespace; gone after the module."""
+    installed = Release(kube, "roundhouse", "roundhouse")
+    installed.install()
+    yield installed
+    installed.uninstall()

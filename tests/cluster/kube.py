@@ -69,12 +69,6 @@ class Kube:
     def helm(self, *args: str, timeout: float = 300) -> str:
         return run("helm", *args, env=self.env, timeout=timeout)
 
-    def install(self, release: str, namespace: str, *options: str, wait: bool = True) -> None:
-        """Install or upgrade the chart; its CRDs become the release's, whoever brought them."""
-        words = ["upgrade", "--install", release, str(CHART), "--namespace", namespace, "--create-namespace"]
-        waiting = ["--wait", "--timeout", "3m"] if wait else []
-        self.helm(*words, "--take-ownership", *waiting, *self.chart_options, *options)
-
     def get(self, kind: str, name: str = "", *, namespace: str = "default", labels: str = "") -> Any:
         """One object, or the list of those with ``labels``."""
         words = ["get", kind, *([name] if name else ["--selector", labels]), "--namespace", namespace]

@@ -1,90 +1,43 @@
-"""The chart on a real cluster, as far as it goes without an operator that runs."""
+"""What `helm install` brings: pods that are ready, hardened, and allowed no more than they need."""
 
-import base64
-import secrets
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
-
-import pytest
-
-from tests.cluster.kube import Kube, Obj, eventually
-
-RELEASE, NAMESPACE = "roundhouse", "roundhouse"
+from tests.cluster.kube import Kube
+from tests.cluster.release import Release, ask
 
 
-def component(kube: Kube, name: str) -> list[Obj]:
-    return list(kube.get("pods", namespace=NAMESPACE, labels=f"app.kubernetes.io/component={name}"))
+def test_gateways_without_a_service_answer_404_and_an_empty_list(release: Release) -> None:
+    assert ask(f"{release.url()}/v1/models").body["data"] == []
+    assert release.chat("nobody").status == 404
 
 
-def status_of(url: str) -> int:
-    """0: nobody answers."""
-    try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
-            return int(answer.status)
-    except urllib.error.HTTPError as error:
-        return error.code
-    except OSError:
-        return 0
+def test_the_operator_makes_a_password_that_goes_with_its_deployment(release: Release) -> None:
+    secret = release.kube.get("secret", "roundhouse-valkey", namespace=release.namespace)
+    assert len(secret["data"]["password"]) >= 32
+    assert [o["kind"] for o in secret["metadata"]["ownerReferences"]] == ["Deployment"]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def release(kube: Kube, images: None) -> Iterator[None]:
-    password = base64.b64encode(secrets.token_bytes(16)).decode()
-    kube.kubectl("create", "namespace", NAMESPACE)
-    kube.kubectl("create", "secret", "generic", "valkey", f"--from-literal=password={password}", f"-n{NAMESPACE}")
-    kube.install(RELEASE, NAMESPACE, "--set", "valkey.existingSecret=valkey,operator.replicas=0", wait=False)
-    yield
-    kube.helm("uninstall", RELEASE, "--namespace", NAMESPACE, "--wait")
-    kube.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
-
-
-def test_valkey_becomes_ready_on_a_read_only_root(kube: Kube) -> None:
-    kube.kubectl("rollout", "status", "statefulset/roundhouse-valkey", f"-n{NAMESPACE}", "--timeout=60s")
-
-
-def test_gateways_live_and_wait_for_a_catalogue(kube: Kube) -> None:
-    def alive() -> bool:
-        pods = component(kube, "gateway")
-        addresses = [pod["status"]["podIP"] for pod in pods]
-        return len(addresses) == 2 and all(status_of(f"http://{a}:8081/healthz") == 200 for a in addresses)
-
-    assert eventually(alive, within=60)
-    address = component(kube, "gateway")[0]["status"]["podIP"]
-    assert status_of(f"http://{address}:8081/readyz") == 503
-    assert status_of(f"http://{address}:8080/v1/models") == 503
-
-
-def test_pods_run_as_nobody_and_only_where_they_may_write(kube: Kube) -> None:
-    pod = component(kube, "gateway")[0]["metadata"]["name"]
+def test_pods_run_as_nobody_and_write_only_where_they_may(kube: Kube, release: Release) -> None:
+    pod = release.pods("gateway")[0]["metadata"]["name"]
     probe = "id -u; touch /var/lib/roundhouse/x && echo state; touch /opt/x 2>/dev/null || echo read-only"
-    assert kube.kubectl("exec", pod, f"-n{NAMESPACE}", "--", "sh", "-c", probe).split() == [
-        "65532",
-        "state",
-        "read-only",
-    ]
+    words = kube.kubectl("exec", pod, "--namespace", release.namespace, "--", "sh", "-c", probe).split()
+    assert words == ["65532", "state", "read-only"]
 
 
-def test_the_gateway_has_no_token(kube: Kube) -> None:
-    pod = component(kube, "gateway")[0]["metadata"]["name"]
-    listing = kube.kubectl("exec", pod, f"-n{NAMESPACE}", "--", "sh", "-c", "ls /var/run/secrets 2>&1 || true")
-    assert "kubernetes.io" not in listing
+def test_only_the_operator_has_a_token(kube: Kube, release: Release) -> None:
+    for component in ("gateway", "valkey"):
+        pod = release.pods(component)[0]["metadata"]["name"]
+        mounts = kube.kubectl("exec", pod, "--namespace", release.namespace, "--", "cat", "/proc/self/mounts")
+        assert "kubernetes.io" not in mounts
 
 
-def test_the_operator_may_do_what_it_does_and_no_more(kube: Kube) -> None:
-    account = f"system:serviceaccount:{NAMESPACE}:roundhouse-operator"
+def test_the_operator_may_do_what_it_does_and_no_more(kube: Kube, release: Release) -> None:
+    account = f"system:serviceaccount:{release.namespace}:roundhouse-operator"
 
-    def may(verb: str, resource: str, *options: str) -> bool:
-        answer = kube.kubectl("create", "-f", "-", "-o", "jsonpath={.status.allowed}", stdin=review(verb, resource))
-        return answer == "true"
-
-    def review(verb: str, resource: str) -> str:
+    def may(verb: str, resource: str) -> bool:
         group, _, plural = resource.rpartition("/")
         attributes = f"{{verb: {verb}, group: '{group}', resource: {plural}, namespace: default}}"
-        return (
-            "{apiVersion: authorization.k8s.io/v1, kind: SubjectAccessReview, "
-            f"spec: {{user: '{account}', resourceAttributes: {attributes}}}}}"
-        )
+        spec = f"{{user: '{account}', resourceAttributes: {attributes}}}"
+        review = f"{{apiVersion: authorization.k8s.io/v1, kind: SubjectAccessReview, spec: {spec}}}"
+        return kube.kubectl("create", "-f", "-", "-o", "jsonpath={.status.allowed}", stdin=review) == "true"
 
     assert may("watch", "roundhouse.dev/inferenceservices")
     assert may("create", "roundhouse.dev/enginereplicas")
