@@ -28,6 +28,7 @@ from roundhouse_gateway.beats import Beats
 from roundhouse_gateway.data_plane import DataPlane
 from roundhouse_gateway.errors import BadSettings
 from roundhouse_gateway.fleet import Fleet
+from roundhouse_gateway.logs import count_unreadable
 from roundhouse_gateway.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -51,6 +52,7 @@ async def run(settings: Settings) -> None:
         feed = GatewayFeed(link, installation, incarnation, catalogue_file=settings.catalogue_file, clock=clock)
         fleet = Fleet(feed, settings.patience, clock)
         plane = DataPlane(settings, fleet, incarnation, clock=clock, wall_clock=time.time, random=Random())
+        count_unreadable(plane.metrics.wire_errors)
         beat = GatewayBeat(incarnation=incarnation, admin=_shown(admin), started_ms=round(time.time() * 1000))
         beats = Beats(DemandStore(link, installation), installation, beat, fleet, clock)
         app = build_app(

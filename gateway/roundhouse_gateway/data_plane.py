@@ -23,17 +23,20 @@ from roundhouse_gateway.fleet import Fleet, Service
 from roundhouse_gateway.heads import HeadCache
 from roundhouse_gateway.journal import Journal, Record
 from roundhouse_gateway.metrics import Metrics
+from roundhouse_gateway.replica import Replica
 from roundhouse_gateway.replies import error_reply, json_reply
-from roundhouse_gateway.request_body import read_body
+from roundhouse_gateway.request_body import RequestBody, read_body
 from roundhouse_gateway.retry_budget import RetryBudget
 from roundhouse_gateway.router import Route
 from roundhouse_gateway.settings import Settings
+from roundhouse_gateway.spot_check import EVERY, SpotCheck, check_payload
 
 log = logging.getLogger(__name__)
 
 REFRESH_S: Final = 0.1
 CHECK_S: Final = 0.5
 FLUSH_S: Final = 1.0
+PAUSE_AFTER_BUG_S: Final = 1.0
 
 _INFERENCE: Final = {b"/v1/chat/completions": "/v1/chat/completions", b"/v1/completions": "/v1/completions"}
 _MODELS: Final = b"/v1/models"
@@ -69,6 +72,7 @@ class DataPlane:
         self.heartbeat = clock()
         self.heads: HeadCache[ClientHead] = HeadCache()
         self._count = 0
+        self._spot_checks: set[SpotCheck] = set()
         self._server: asyncio.Server | None = None
         self._no_exchange = asyncio.Event()
         self._no_connection = asyncio.Event()
@@ -89,11 +93,15 @@ class DataPlane:
         while True:
             now = self.clock()
             self.heartbeat = now
-            self.fleet.refresh(now)
-            self.metrics.settle()
-            if now - checked >= CHECK_S:
-                checked = now
-                self._check(now)
+            try:
+                self.fleet.refresh(now)
+                self.metrics.settle()
+                if now - checked >= CHECK_S:
+                    checked = now
+                    self._check(now)
+            except Exception:  # a bug that one service or request meets must not end all others
+                log.exception("tick_failed")
+                await asyncio.sleep(PAUSE_AFTER_BUG_S)
             await asyncio.sleep(REFRESH_S)
 
     async def drain(self, timeout_s: float) -> None:
@@ -113,6 +121,8 @@ class DataPlane:
             await _within(FLUSH_S, self._no_connection)
         for connection in list(self.connections):
             connection.abort()
+        for check in list(self._spot_checks):
+            await check.pool.close()
         await self.fleet.close()
 
     def _check(self, now: float) -> None:
@@ -120,6 +130,8 @@ class DataPlane:
             connection.check(now)
         for exchange in list(self.exchanges):
             exchange.check(now)
+        for check in list(self._spot_checks):
+            check.check(now)
         self.fleet.check(now)
 
     # -- requests
@@ -183,6 +195,23 @@ class DataPlane:
         self.exchanges.add(exchange)
         connection.exchange = exchange
         exchange.start(ranking, now)
+        if number % EVERY == 0:
+            self._spot_check(exchange.replica, service, body, path)
+
+    def _spot_check(self, replica: Replica, service: Service, body: RequestBody, path: str) -> None:
+        renderer = service.renderer(replica.digest) if replica.predictable else None
+        payload = check_payload(renderer, body.fields, path) if renderer is not None else None
+        if payload is not None:
+            check = SpotCheck(replica, self.clock, self._spot_checked)
+            self._spot_checks.add(check)
+            check.start(payload)
+
+    def _spot_checked(self, check: SpotCheck, result: str) -> None:
+        self._spot_checks.discard(check)
+        check.pool.retire()
+        self.metrics.spot_checks[result] += 1
+        if result == "inexact":
+            log.warning("rendering_inexact replica=%s", check.replica)
 
     def _service(self, model: str) -> Service:
         service = self.fleet.resolve(model)

@@ -123,6 +123,11 @@ class Exchange:
     def number(self) -> int:
         return self._booking.request
 
+    @property
+    def replica(self) -> Replica:
+        """Where it runs."""
+        return self._replica
+
     def record(self, finish: str = "open", usage: Usage | None = None, total_s: float | None = None) -> Record:
         """The request for the journal, as it stands."""
         return Record(

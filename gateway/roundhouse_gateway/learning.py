@@ -29,6 +29,11 @@ DEFAULT_PARAMETERS: Final = 8e9
 DEFAULT_LAYERS: Final = 32
 DEFAULT_HIDDEN: Final = 4096
 
+FORGET_AFTER_S: Final = 5.0
+FORGET_S: Final = 15.0
+"""A replica that gets no requests is soon taken for as fast as the best one, with this time constant: what was learned
+of it in a bad moment would otherwise keep requests, and so better knowledge, away from it for good."""
+
 START_B_S: Final = 0.003
 MAX_B_S: Final = 0.5
 MAX_F: Final = 50.0
@@ -118,6 +123,11 @@ class Speed:
         else:
             self.b += gain * (busy_s - self.f * predicted - self.b)
             self.b = min(max(self.b, 0.0), MAX_B_S)
+
+    def follow(self, other: "Speed", share: float) -> None:
+        """Forget toward what another replica has learned; a ``share`` of 1 takes it over."""
+        self.f *= math.exp(share * math.log(other.f / self.f))
+        self.b += share * (other.b - self.b)
 
 
 def busy_share(elapsed_s: float, ahead_s: float, own_s: float) -> float:

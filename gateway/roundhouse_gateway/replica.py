@@ -34,8 +34,8 @@ class OpenExchange(Protocol):
 class Replica:
     """Made when a member appears in the catalogue; `observe` keeps it current; `retire` when the member is gone.
 
-    ``predictable``: its events may be believed and its prompts rendered; else it is routed by ``history``, for the
-    ``reason`` given.
+    ``taught`` samples of its speed had come at ``taught_at``. ``predictable``: its events may be believed and its
+    prompts rendered; else it is routed by ``history``, for the ``reason`` given.
     """
 
     def __init__(self, member: Member, shape: Shape, patience: Patience, clock: Callable[[], float]) -> None:
@@ -51,6 +51,8 @@ class Replica:
         self.breaker = Breaker()
         self.shape = shape
         self.speed = Speed()
+        self.taught = 0
+        self.taught_at = clock()
         self.truth = TruthCheck()
         self.history = History()
         self.exchanges: set[OpenExchange] = set()
@@ -70,15 +72,20 @@ class Replica:
             return None
         return self.lease.heard_at + self.lease.lease.remaining_ms / 1000
 
-    def observe(self, member: Member, seen: SeenLease | None, booked_requests: int) -> None:
-        """A look at catalogue and lease. ``booked_requests``: in everybody's books, against what the engine reports."""
+    def observe(self, member: Member, seen: SeenLease | None, booked_requests: int) -> bool:
+        """A look at catalogue and lease; True when a new engine process is seen.
+
+        ``booked_requests``: in everybody's books, against what the engine reports.
+        """
         self.member = member
+        restarted = False
         if seen is not None and seen.lease.pod_uid != member.pod_uid:
             seen = None  # an earlier pod's
         if seen is not None and self.lease is not None and seen.lease.epoch != self.lease.lease.epoch:
             self.history.clear()
             self.breaker.succeeded()
             self.truth = TruthCheck()
+            restarted = True
         self.lease = seen
         self.epoch = seen.lease.epoch if seen is not None else 0
         self.block_size = (seen.lease.block_size if seen is not None else 0) or DEFAULT_BLOCK_SIZE
@@ -87,6 +94,7 @@ class Replica:
             self._unknown = _beyond_books(seen.lease.waiting, seen.lease.running, booked_requests)
             self.history.capacity = max(LEAST_KEYS, seen.lease.kv_tokens * BYTES_PER_TOKEN // 256)
         self.refresh()
+        return restarted
 
     def refresh(self) -> None:
         """Make ``facts`` current after anything changed that goes into them."""

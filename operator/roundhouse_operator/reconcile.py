@@ -57,7 +57,7 @@ class Leases(Protocol):
 class Context:
     """What a `Reconciler` works with. ``requeue`` looks at a service soon; ``purge`` deletes its keys in Redis.
 
-    ``redis_healthy``: Redis answers, apart from short gaps.
+    ``redis_healthy``: Redis answers, apart from short gaps. ``wrote`` hears of every change to a watched object.
     """
 
     cluster: Cluster
@@ -68,6 +68,7 @@ class Context:
     requeue: Callable[[str], None]
     purge: Callable[[str], Any]
     redis_healthy: Callable[[], bool]
+    wrote: Callable[[], None]
     clock: Callable[[], float] = time.time
     served_names: ServedNames = field(default_factory=ServedNames)
 
@@ -195,6 +196,7 @@ class Reconciler:
                 raise
             log.warning("create_refused", extra={"kind": kind.kind, "object": name, "error": str(error)})
             return replace(observed, refusals={**observed.refusals, name: str(error)})
+        self._context.wrote()
         log.info("created", extra={"kind": kind.kind, "object": name, "namespace": obj["metadata"]["namespace"]})
         if kind == POD:
             return replace(observed, pods=(*observed.pods, created))
@@ -219,12 +221,14 @@ class Reconciler:
             await self._apply(kind, obj)
         for item in todo.delete:
             await cluster.delete(item.kind, item.namespace, item.name, uid=item.uid, grace_seconds=item.grace_seconds)
+            self._context.wrote()
             log.info("deleted", extra={"kind": item.kind.kind, "object": item.name, "namespace": item.namespace})
 
     async def _apply(self, kind: Kind, obj: Obj) -> None:
         """An object that is gone, or another one by now, is planned for the next time."""
         try:
             await self._context.cluster.apply(kind, obj)
+            self._context.wrote()
         except (Conflict, NotFound) as error:
             log.info("apply_conflict", extra={"object": obj["metadata"]["name"], "error": str(error)})
 
@@ -265,6 +269,7 @@ class Reconciler:
         meta = obj["metadata"]
         try:
             await self._context.cluster.patch_status(kind, meta["namespace"], meta["name"], status, uid=meta["uid"])
+            self._context.wrote()
         except (NotFound, Conflict):
             return
 
