@@ -94,17 +94,20 @@ class ChunkedBody:
         self._trailers = False
         self.complete = False
 
+    def whole_chunk(self, data: bytes) -> int:
+        """Where the body begins when ``data`` is just one chunk with its framing, else 0. Raises `ValueError`."""
+        if self._left or self._rest or self._trailers:
+            return 0
+        start = data.find(b"\r\n", 0, 10) + 2
+        line = data[: start - 2]
+        if start > 2 and line.isalnum() and data[0] != _ZERO and start + int(line, 16) + 2 == len(data):
+            if data.endswith(b"\r\n"):
+                return start
+            raise ValueError("chunk without an end")
+        return 0
+
     def feed(self, data: bytes) -> bytes:
         """The body's bytes in ``data``. Raises `ValueError`."""
-        if not (self._left or self._rest or self._trailers):
-            start = data.find(b"\r\n", 0, 10) + 2
-            if start > 2 and data[0] != _ZERO and start + _size(data[: start - 2]) + 2 == len(data):
-                if data.endswith(b"\r\n"):
-                    return data[start:-2]
-                raise ValueError("chunk without an end")
-        return self._walk(data)
-
-    def _walk(self, data: bytes) -> bytes:
         if self._rest:
             data, self._rest = self._rest + data, b""
         parts: list[bytes] = []

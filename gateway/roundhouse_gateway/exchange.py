@@ -171,6 +171,21 @@ class Exchange:
                 self._replica.dialect, drop_usage=self._body.needs_usage_splice, rename=self._rename()
             )
 
+    def answer_chunk(self, framed: bytes, start: int) -> None:
+        relay = self._relay
+        if (
+            relay is not None
+            and relay.verbatim
+            and self._phase is _RELAYING
+            and framed.endswith(b"\n\n\r\n")
+            and relay.plain(framed)
+            and self._request.head.chunked_reply
+        ):
+            self._heard_at = self._host.clock()
+            self._client.write(framed)
+        else:
+            self.answer_data(framed[start:-2], False)
+
     def answer_data(self, data: bytes, complete: bool) -> None:
         if self._phase is _DONE:
             return

@@ -32,6 +32,10 @@ class AnswerReader(Protocol):
 
     def answer_head(self, head: AnswerHead) -> None: ...
 
+    def answer_chunk(self, framed: bytes, start: int) -> None:
+        """A read that is one chunk of the body, with its framing: ``framed[start:-2]``. The answer goes on."""
+        ...
+
     def answer_data(self, data: bytes, complete: bool) -> None:
         """Body bytes of one read, de-chunked, maybe none; ``complete``: the answer ends here."""
         ...
@@ -128,6 +132,10 @@ class UpstreamConnection(asyncio.Protocol):
             chunks = self._chunks
             if chunks is not None:
                 if data:
+                    start = chunks.whole_chunk(data)
+                    if start:
+                        self._reader.answer_chunk(data, start)
+                        return
                     data = chunks.feed(data)
                 complete = chunks.complete
             elif self._left >= 0:
