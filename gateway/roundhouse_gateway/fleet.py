@@ -59,7 +59,7 @@ class Service:
         self.view = view
         self._patience = patience
         self._clock = clock
-        self._shapes: dict[tuple[str, str], Shape] = {}
+        self._shapes: dict[tuple[str, str, int], Shape] = {}
         self._renderers: dict[str, Renderer | None] = {}
         self._bad_members: set[str] = set()
         self.replicas: dict[UUID, Replica] = {}
@@ -121,7 +121,7 @@ class Service:
             known = self.replicas.get(uid)
             if known is not None and (known.member.address, known.member.port) == (member.address, member.port):
                 return known
-            made = Replica(member, self._shape("", member.gpu_type), self._patience, self._clock)
+            made = Replica(member, self._shape("", member), self._patience, self._clock)
         except (ValueError, EngineError) as error:
             self._bad_members.add(member.pod_uid)
             log.error("member_unusable service=%s replica=%s: %s", self.key, member.name, error)
@@ -137,7 +137,7 @@ class Service:
         digest = replica.lease.lease.profile if replica.lease is not None else ""
         if digest != replica.digest:
             replica.digest = digest
-            replica.shape = self._shape(digest, member.gpu_type)
+            replica.shape = self._shape(digest, member)
             replica.refresh()
         replica.predictable, replica.reason = self._predictable(replica)
 
@@ -172,14 +172,15 @@ class Service:
             log.error("profile_unusable service=%s digest=%s: %s", self.key, profile.digest, error)
             return None
 
-    def _shape(self, digest: str, gpu_type: str) -> Shape:
-        shape = self._shapes.get((digest, gpu_type))
+    def _shape(self, digest: str, member: Member) -> Shape:
+        key = (digest, member.gpu_type, member.gpus)
+        shape = self._shapes.get(key)
         if shape is None:
             profile = self.view.profiles.get(digest)
             sizes = (profile.parameters, profile.layers, profile.hidden_size) if profile is not None else (0, 0, 0)
-            shape = Shape(*start_shape(*sizes, gpu_type))
+            shape = Shape(*start_shape(*sizes, member.gpu_type, member.gpus))
             if profile is not None or not digest:
-                self._shapes[digest, gpu_type] = shape
+                self._shapes[key] = shape
         return shape
 
     def _learn(self, now: float) -> None:

@@ -65,7 +65,14 @@ def test_a_seed_repeats_itself_alone_and_among_others(server: EngineServer) -> N
 
 
 def test_several_answers_differ_and_count_their_prompt_once(server: EngineServer) -> None:
-    body = {"prompt": "once upon a time", "n": 4, "seed": 3, "max_tokens": 12, "ignore_eos": True, "return_token_ids": True}
+    body = {
+        "prompt": "once upon a time",
+        "n": 4,
+        "seed": 3,
+        "max_tokens": 12,
+        "ignore_eos": True,
+        "return_token_ids": True,
+    }
     status, answer = server.post("/v1/completions", body)
     assert status == 200
     assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
@@ -139,7 +146,9 @@ def stream(server: EngineServer, path: str, body: dict[str, Any]) -> list[Any]:
 
 def test_usage_in_every_event_counts_up(server: EngineServer) -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
-    events = stream(server, "/v1/chat/completions", {**CHAT, "max_tokens": 5, "ignore_eos": True, "stream_options": options})
+    events = stream(
+        server, "/v1/chat/completions", {**CHAT, "max_tokens": 5, "ignore_eos": True, "stream_options": options}
+    )
     assert events[-1]["choices"] == []
     assert events[-1]["usage"]["completion_tokens"] == 5
     counts = [event["usage"]["completion_tokens"] for event in events]
@@ -148,7 +157,9 @@ def test_usage_in_every_event_counts_up(server: EngineServer) -> None:
 
 
 def test_token_ids_are_returned_when_asked_for(server: EngineServer) -> None:
-    events = stream(server, "/v1/completions", {"prompt": "hello", "max_tokens": 4, "ignore_eos": True, "return_token_ids": True})
+    events = stream(
+        server, "/v1/completions", {"prompt": "hello", "max_tokens": 4, "ignore_eos": True, "return_token_ids": True}
+    )
     choices = [event["choices"][0] for event in events]
     assert choices[0]["prompt_token_ids"] == server.post("/tokenize", {"prompt": "hello"})[1]["tokens"]
     assert all(choice["prompt_token_ids"] is None for choice in choices[1:])
@@ -248,7 +259,9 @@ def test_unknown_paths_and_methods(server: EngineServer) -> None:
 def test_a_full_queue_is_refused_with_a_hint_when_to_retry(server: EngineServer) -> None:
     body = {"prompt": ["word " * 30] * 40, "max_tokens": 2}
     with pytest.raises(openai.InternalServerError) as caught:
-        openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0).completions.create(model="tiny", **body)  # type: ignore[call-overload]
+        openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0).completions.create(
+            model="tiny", **body
+        )  # type: ignore[call-overload]
     assert caught.value.status_code == 503
     assert caught.value.response.headers["Retry-After"]
     server.wait_for_metric("num_requests_running", 0)
