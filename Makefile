@@ -7,8 +7,12 @@ BIN := $(VENV)/bin
 UV := $(BIN)/uv
 PORT ?= 8080
 WORKERS ?= 2
+# What is fetched and built once: helm and kubectl, the local Kubernetes, images.
+export RH_CACHE ?= $(HOME)/.cache/roundhouse
+KIND_CONFIG := $(RH_CACHE)/kind/kubeconfig
 
-.PHONY: help install lock run test lint format typecheck imports crds bench-gateway bench-routing clean
+.PHONY: help install lock run test lint format typecheck imports crds bench-gateway bench-routing kernels-report clean \
+  tools images kubernetes run-cluster stop-cluster kind test-chart test-cluster
 
 help: ## List the targets
 	@grep -hE '^[a-zA-Z_-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  %-22s %s\n", $$1, $$2}'
@@ -30,8 +34,8 @@ lock: ## Make constraints.txt anew: exact versions with hashes, torch by version
 run: install ## Serve the demo model on http://127.0.0.1:$(PORT)
 	$(BIN)/roundhouse up -f examples/smollm2.yaml --port $(PORT)
 
-test: install ## All tests that need no cluster
-	$(BIN)/pytest -n $(WORKERS) --dist loadgroup
+test: install tools ## All tests that need no cluster
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --ignore tests/cluster
 
 lint: install ## ruff, mypy, import contracts
 	$(BIN)/ruff check .
@@ -51,6 +55,31 @@ imports: install ## Import contracts only
 
 crds: install ## Generate crds/ from the pydantic models
 	$(BIN)/roundhouse render-crds crds
+	cp crds/*.yaml charts/roundhouse/files/crds/
+
+tools: install ## Fetch helm and kubectl into $(RH_CACHE)
+	$(BIN)/python local/kubernetes/tools.py $(RH_CACHE)/tools/bin
+
+images: ## Build the images with docker, podman or buildah (IMAGES="gateway …", REGISTRY, TAG, BASE)
+	images/build.sh $(IMAGES)
+
+kubernetes: ## Build a Kubernetes that needs no Docker (15 CPU-minutes once, then cached)
+	local/kubernetes/build.sh
+
+run-cluster: install tools ## Kubernetes, chart and EXAMPLE on this machine (root, Linux, cgroup v1)
+	PYTHON=$(abspath $(BIN)/python) local/kubernetes/run.sh $(or $(EXAMPLE),examples/smollm2.yaml)
+
+stop-cluster: ## Stop what run-cluster left
+	local/kubernetes/down.sh
+
+kind: tools ## Images and chart in a kind cluster (needs Docker and kind); then make test-cluster CLUSTER=kind
+	local/kind.sh $(KIND_CONFIG)
+
+test-chart: install tools ## What the chart renders
+	$(BIN)/pytest tests/chart
+
+test-cluster: install tools ## Tests on a real Kubernetes (NODES=2; CLUSTER=kind: on that of make kind)
+	$(BIN)/pytest tests/cluster $(if $(filter kind,$(CLUSTER)),--kubeconfig $(KIND_CONFIG),--nodes $(or $(NODES),1))
 
 bench-gateway: install ## CPU per request and per event, our gateway and nginx side by side (QUICK=1: half a minute)
 	@$(BIN)/python -m benchmarks.gateway

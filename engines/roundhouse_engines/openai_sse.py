@@ -15,6 +15,23 @@ from roundhouse_engines.dialect import Mark, Usage
 _CUT = frozenset({"abort", "error"})
 
 
+class _Details(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _Counts(msgspec.Struct):
+    prompt_tokens: int
+    completion_tokens: int = 0
+    prompt_tokens_details: _Details | None = None
+
+
+class _Answer(msgspec.Struct):
+    usage: _Counts | None = None
+
+
+_ANSWER = msgspec.json.Decoder(_Answer)
+
+
 @dataclass(frozen=True, slots=True)
 class OpenAiSse:
     """A `Dialect` for an engine that answers as vLLM does."""
@@ -46,15 +63,15 @@ class OpenAiSse:
     def usage(self, data: bytes) -> Usage | None:
         if b'"usage"' not in data:
             return None
-        usage = _parse(data if data.lstrip()[:1] == b"{" else event_data(data)).get("usage")
-        if not isinstance(usage, dict):
+        try:
+            counts = _ANSWER.decode(data if data.lstrip()[:1] == b"{" else event_data(data)).usage
+        except (msgspec.DecodeError, UnicodeDecodeError):
             return None
-        prompt = _count(usage.get("prompt_tokens"))
-        if prompt is None:
+        if counts is None or counts.prompt_tokens < 0:
             return None
-        details = usage.get("prompt_tokens_details")
-        cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else None
-        return Usage(prompt, _count(usage.get("completion_tokens")) or 0, cached)
+        details = counts.prompt_tokens_details
+        cached = details.cached_tokens if details is not None else None
+        return Usage(counts.prompt_tokens, max(0, counts.completion_tokens), cached)
 
 
 def event_data(event: bytes) -> bytes:
@@ -84,7 +101,3 @@ def _parse(data: bytes) -> dict[str, Any]:
     except (msgspec.DecodeError, UnicodeDecodeError):
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

@@ -1,6 +1,7 @@
 """One line per event on standard error: time, level, logger, event, and its fields as ``name=value``."""
 
 import logging
+from collections import defaultdict
 
 _OWN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
@@ -12,6 +13,25 @@ class LineFormatter(logging.Formatter):
         line = super().format(record)
         extra = " ".join(f"{name}={value}" for name, value in record.__dict__.items() if name not in _OWN)
         return f"{line} {extra}" if extra else line
+
+
+class UnreadableCounter(logging.Handler):
+    """Counts what ``roundhouse_kv`` reports as unreadable (another version, truncated), by what it was."""
+
+    EVENT_END = " unreadable"
+
+    def __init__(self, counts: defaultdict[str, int]) -> None:
+        super().__init__(logging.WARNING)
+        self._counts = counts
+
+    def emit(self, record: logging.LogRecord) -> None:
+        event = str(record.msg)
+        if event.endswith(self.EVENT_END):
+            self._counts[event.removesuffix(self.EVENT_END).replace(" ", "_")] += 1
+
+
+def count_unreadable(counts: defaultdict[str, int]) -> None:
+    logging.getLogger("roundhouse_kv").addHandler(UnreadableCounter(counts))
 
 
 def configure(level: str) -> None:

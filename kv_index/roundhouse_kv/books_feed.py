@@ -1,40 +1,42 @@
 """Books ↔ the services' books channels.
 
-A change leaves at once: the first one wakes the sender, and what comes while a message is on its way, or within 2 ms
-after it, goes together. Every second each service's whole table follows, at start and after a reconnect as well. What
-cannot be sent is dropped; readers see the gap and ask.
+A change leaves at once: the first one arms a callback, and what comes until it runs, or within 2 ms after a message,
+goes together. Every second each service's whole table follows, at start and after a reconnect as well. What cannot be
+sent is dropped; readers see the gap and ask.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from roundhouse_kv.books import Books
-from roundhouse_kv.books_wire import BookMessage, decode_message, encode_message, is_echo
+from roundhouse_kv.books_wire import decode_message, encode_message, is_echo
 from roundhouse_kv.errors import RedisUnavailable, WireError
 from roundhouse_kv.names import ServiceKeys
-from roundhouse_kv.redis_link import RedisLink, close_client
+from roundhouse_kv.redis_link import RedisLink
+from roundhouse_kv.resp_connection import Reply, RespConnection, dial
 
 log = logging.getLogger(__name__)
 
 TABLE_PERIOD_S: Final = 1.0
-TICK_S: Final = 0.1
+TICK_S: Final = 0.25
 
 
 class BooksFeed:
-    """One task sends for all services, over one connection, so that messages keep their order."""
+    """Sends for all services over one connection, so that messages keep their order."""
 
     def __init__(self, link: RedisLink, clock: Callable[[], float]) -> None:
         self._link = link
         self._clock = clock
-        self._client = link.open_client()
         self._books: dict[ServiceKeys, Books] = {}
         self._dirty: set[ServiceKeys] = set()
-        self._wake = asyncio.Event()
+        self._connection: RespConnection | None = None
+        self._armed: asyncio.Handle | None = None
         self._tables_at = float("-inf")
-        self._expired_at = float("-inf")
-        self._generation = -1
+        self._refused = False
+        self._running = False
 
     def follow(self, keys: ServiceKeys, books: Books) -> None:
         self._books[keys] = books
@@ -60,65 +62,94 @@ class BooksFeed:
 
     async def run(self) -> None:
         """Send until cancelled."""
+        self._running = True
         try:
-            while True:
-                await self._wait()
-                now = self._clock()
-                self._tick(now)
-                await self._send(now)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._tick_forever(), name="books ticks")
+                tasks.create_task(self._connect_forever(), name="books connection")
         finally:
-            await close_client(self._client, self._link.config.timeout_s)
+            self._running = False
+            if self._armed is not None:
+                self._armed.cancel()
+                self._armed = None
+            if self._connection is not None:
+                self._connection.close()
 
-    def _tick(self, now: float) -> None:
+    async def _tick_forever(self) -> None:
         """What time alone brings about: the silent expire, and tables are due."""
-        if now - self._expired_at >= TICK_S:
-            self._expired_at = now
+        while True:
+            now = self._clock()
             for books in self._books.values():
                 books.expire(now)
-        if now - self._tables_at >= TABLE_PERIOD_S or self._generation != self._link.generation:
-            self._tables_at, self._generation = now, self._link.generation
-            for keys, books in self._books.items():
-                books.table_due = True
-                self._dirty.add(keys)
+            if now - self._tables_at >= TABLE_PERIOD_S:
+                self._all_tables_due(now)
+            await asyncio.sleep(TICK_S)
 
-    async def _wait(self) -> None:
-        """Until something changed, what was held back may go, or a tick has passed."""
-        now = self._clock()
-        dues = [due for keys in self._dirty if (due := self._books[keys].outbox_due(now)) is not None]
-        try:
-            async with asyncio.timeout(min([TICK_S, *dues])):
-                await self._wake.wait()
-        except TimeoutError:
-            return
-        self._wake.clear()
-
-    async def _send(self, now: float) -> None:
-        """Everything due, in one round trip."""
-        pipe = self._client.pipeline(transaction=False)
-        for keys in list(self._dirty):
-            books = self._books[keys]
-            for message in _due(books, now):
-                pipe.publish(keys.books_channel, encode_message(message))
-            if books.outbox_due(now) is None:
-                self._dirty.discard(keys)
-        if len(pipe) and self._link.healthy:  # else dropped: a dial for every request would cost more than the request
+    async def _connect_forever(self) -> None:
+        while True:
+            generation = self._link.generation
             try:
-                await self._link.ask(pipe.execute())
+                self._connection = await dial(self._link.config, self._replied)
             except RedisUnavailable as error:
                 log.debug("books not sent", extra={"error": str(error)})
+                await asyncio.sleep(TICK_S)
+                continue
+            self._refused = False
+            self._all_tables_due(self._clock())
+            while not self._connection.lost.is_set() and generation == self._link.generation:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._connection.lost.wait(), TICK_S)
+            self._connection.close()
+
+    def _all_tables_due(self, now: float) -> None:
+        self._tables_at = now
+        for keys, books in self._books.items():
+            books.table_due = True
+            self._changed(keys)
 
     def _changed(self, keys: ServiceKeys) -> None:
         self._dirty.add(keys)
-        self._wake.set()
+        if self._armed is None and self._running:
+            due = self._books[keys].outbox_due(self._clock())
+            self._arm(due or 0.0)
+
+    def _arm(self, delay_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._armed = loop.call_later(delay_s, self._flush) if delay_s > 0 else loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Send everything due; arm again for what must wait."""
+        self._armed = None
+        now = self._clock()
+        connection = self._connection
+        usable = connection is not None and connection.usable and self._link.healthy
+        waiting = None
+        for keys in list(self._dirty):
+            books = self._books[keys]
+            for message in _due(books, now):
+                if usable and connection is not None:
+                    connection.send("PUBLISH", keys.books_channel, message)
+            due = books.outbox_due(now)
+            if due is None:
+                self._dirty.discard(keys)
+            else:
+                waiting = due if waiting is None else min(waiting, due)
+        if waiting is not None:
+            self._arm(max(waiting, 1e-4))
+
+    def _replied(self, reply: Reply) -> None:
+        if isinstance(reply, Exception) and not self._refused:
+            self._refused = True
+            log.warning("books refused", extra={"error": str(reply)})
 
 
-def _due(books: Books, now: float) -> list[BookMessage]:
+def _due(books: Books, now: float) -> list[bytes]:
     """Changes first: a table must not overtake them."""
     messages = []
     delta = books.outbox(now)
     if delta is not None:
         messages.append(delta)
-    messages += books.asks()
+    messages += map(encode_message, books.asks())
     if books.table_due:
-        messages.append(books.table(now))
+        messages.append(encode_message(books.table(now)))
     return messages

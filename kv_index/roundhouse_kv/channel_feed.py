@@ -6,15 +6,13 @@ again.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final
 
-from redis.asyncio.client import PubSub
-from redis.exceptions import RedisError
-
 from roundhouse_kv.errors import RedisUnavailable
-from roundhouse_kv.redis_link import RedisLink, close_client
+from roundhouse_kv.redis_link import RedisLink
+from roundhouse_kv.resp_connection import Reply, RespConnection, dial
 
 log = logging.getLogger(__name__)
 
@@ -29,58 +27,67 @@ class ChannelFeed:
 
     def __init__(self, link: RedisLink, on_resubscribed: Callable[[], None]) -> None:
         self._link = link
-        self._client = link.open_client()
         self._on_resubscribed = on_resubscribed
         self._subscribed: set[str] = set()
+        self._answered: set[str] = set()
+        self._refusal: Exception | None = None
         self.handlers: dict[str, Handler] = {}
 
     async def run(self) -> None:
         """Listen until cancelled."""
-        try:
-            while True:
-                try:
-                    await self._listen()
-                except RedisUnavailable as error:
-                    log.debug("channels unavailable", extra={"error": str(error)})
-                await asyncio.sleep(RETRY_S)
-        finally:
-            await close_client(self._client, self._link.config.timeout_s)
+        while True:
+            try:
+                await self._listen()
+            except RedisUnavailable as error:
+                log.debug("channels unavailable", extra={"error": str(error)})
+            await asyncio.sleep(RETRY_S)
 
     async def _listen(self) -> None:
         """One connection, until it or its server is lost. Raises `RedisUnavailable`."""
         generation = self._link.generation
-        pubsub = self._client.pubsub()
-        self._subscribed = set()
+        connection = await dial(self._link.config, self._heard)
+        self._subscribed, self._answered, self._refusal = set(), set(), None
         try:
-            while self._link.generation == generation:
+            while self._link.generation == generation and not connection.lost.is_set():
                 if self._subscribed != self.handlers.keys():
-                    fresh = not self._subscribed
-                    await self._subscribe(pubsub)
-                    if fresh:
-                        self._on_resubscribed()
-                if self._subscribed:
-                    await self._take(pubsub)
-                else:
-                    await asyncio.sleep(TICK_S)
+                    await self._subscribe(connection)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(connection.lost.wait(), TICK_S)
         finally:
-            with suppress(RedisError, OSError, TimeoutError):
-                async with asyncio.timeout(self._link.config.timeout_s):
-                    await pubsub.aclose()  # type: ignore[no-untyped-call]
+            connection.close()
 
-    async def _subscribe(self, pubsub: PubSub) -> None:
-        wanted = set(self.handlers)
-        if wanted - self._subscribed:
-            await self._link.ask(pubsub.subscribe(*(wanted - self._subscribed)))
-        if self._subscribed - wanted:
-            await self._link.ask(pubsub.unsubscribe(*(self._subscribed - wanted)))
+    async def _subscribe(self, connection: RespConnection) -> None:
+        """Nothing published from here on is missed. Raises `RedisUnavailable`."""
+        fresh, wanted = not self._subscribed, set(self.handlers)
+        gone, new = self._subscribed - wanted, wanted - self._subscribed
+        if gone:
+            connection.send("UNSUBSCRIBE", *gone)
+            self._answered -= gone
+        if new:
+            connection.send("SUBSCRIBE", *new)
+            await self._confirmed(connection, new)
         self._subscribed = wanted
+        if fresh:
+            self._on_resubscribed()
 
-    async def _take(self, pubsub: PubSub) -> None:
-        message = await self._link.ask(
-            pubsub.get_message(ignore_subscribe_messages=True, timeout=TICK_S),
-            deadline_s=TICK_S + self._link.config.timeout_s,
-        )
-        if message is not None:
-            handler = self.handlers.get(message["channel"].decode())
+    async def _confirmed(self, connection: RespConnection, channels: Iterable[str]) -> None:
+        deadline = asyncio.get_running_loop().time() + self._link.config.timeout_s
+        while not self._answered.issuperset(channels):
+            if self._refusal is not None or connection.lost.is_set():
+                raise RedisUnavailable(f"cannot subscribe: {self._refusal or 'connection lost'}")
+            if asyncio.get_running_loop().time() > deadline:
+                raise RedisUnavailable("cannot subscribe: no answer in time")
+            await asyncio.sleep(0.005)
+
+    def _heard(self, reply: Reply) -> None:
+        if isinstance(reply, Exception):
+            self._refusal = reply
+            return
+        kind, channel, data = reply
+        name = channel.decode()
+        if kind == b"message":
+            handler = self.handlers.get(name)
             if handler is not None:
-                handler(message["data"])
+                handler(data)
+        elif kind == b"subscribe":
+            self._answered.add(name)

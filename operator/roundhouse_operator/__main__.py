@@ -1,24 +1,35 @@
-"""``roundhouse-operator render-crds DIR``."""
+"""``roundhouse-operator`` runs on a cluster; ``roundhouse-operator render-crds DIR`` writes the definitions."""
 
-import argparse
+import asyncio
 import logging
+import os
 import sys
-from pathlib import Path
 
 from roundhouse_operator.api.crds import write_crds
+from roundhouse_operator.cluster import ClusterError
+from roundhouse_operator.errors import OperatorError
+from roundhouse_operator.logs import set_up_logs
+from roundhouse_operator.options import crd_folder, parse_options
 
 log = logging.getLogger("roundhouse_operator")
 
 
 def main() -> None:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr)
-    parser = argparse.ArgumentParser(prog="roundhouse-operator")
-    commands = parser.add_subparsers(dest="command", required=True)
-    render = commands.add_parser("render-crds", help="write the CustomResourceDefinitions as YAML")
-    render.add_argument("folder", type=Path, help="folder to write into")
-    options = parser.parse_args()
-    for path in write_crds(options.folder):
-        log.info("crd_written path=%s", path)
+    arguments = sys.argv[1:]
+    folder = crd_folder(arguments)
+    if folder is not None:
+        set_up_logs("INFO")
+        for path in write_crds(folder):
+            log.info("crd_written", extra={"path": str(path)})
+        return
+    try:
+        options = parse_options(arguments, os.environ)
+        set_up_logs(options.log_level)
+        from roundhouse_operator.operator_process import OperatorProcess
+
+        sys.exit(asyncio.run(OperatorProcess(options).run()))
+    except (OperatorError, ClusterError) as error:
+        sys.exit(f"roundhouse-operator: {error}")
 
 
 if __name__ == "__main__":

@@ -11,12 +11,23 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
+from typing import Protocol
 
 from roundhouse_operator.cluster import Cluster, ClusterError, Expired, Kind, Obj
 from roundhouse_operator.names import SERVICE_LABEL
 from roundhouse_operator.queue import Backoff
 
 log = logging.getLogger(__name__)
+
+
+class Source(Protocol):
+    """Something that puts keys into the queue. ``heard`` is when it last was in touch with the API server."""
+
+    heard: float
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

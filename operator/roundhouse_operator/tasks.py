@@ -11,7 +11,7 @@ from typing import Any
 
 log = logging.getLogger(__name__)
 
-ASK_AGAIN_S = 0.5
+ASK_AGAIN_S = 3.0
 
 
 async def run_together(coroutines: Sequence[Coroutine[Any, Any, None]]) -> None:

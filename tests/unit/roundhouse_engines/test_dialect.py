@@ -89,7 +89,9 @@ def test_usage_of_the_final_event_and_of_a_body(dialect: Dialect) -> None:
         ({"prompt_tokens": True}, None),
         ({"prompt_tokens": 7}, Usage(7, 0, None)),
         ({"prompt_tokens": 7, "completion_tokens": 2, "prompt_tokens_details": None}, Usage(7, 2, None)),
-        ({"prompt_tokens": 7, "prompt_tokens_details": {"cached_tokens": 1.5}}, Usage(7, 0, None)),
+        ({"prompt_tokens": 7, "prompt_tokens_details": {"cached_tokens": 1.5}}, None),
+        ({"prompt_tokens": 7, "completion_tokens": -2}, Usage(7, 0, None)),
+        ({"prompt_tokens": 7, "prompt_tokens_details": {"cached_tokens": None}}, Usage(7, 0, None)),
     ],
 )  # fmt: skip
 def test_usage_that_cannot_be_read_is_no_usage(dialect: Dialect, usage: object, expected: Usage | None) -> None:
