@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[3]
 SERVICE = Installation("local").service("default", "demo")
 MODEL = "sim"
 BLOCK = 16
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 T = TypeVar("T")
 
 _addresses = itertools.count(random.randrange(1 << 20))
@@ -195,6 +195,12 @@ class ReplicaProcesses:
         async with self.http.post(f"http://{self.address}:8000/v1/chat/completions", json=body) as answer:
             assert answer.status == 200, await answer.text()
             return dict(await answer.json())
+
+    async def prompt_ids(self, text: str) -> list[int]:
+        """The engine's token ids of a chat of one user message."""
+        body = {"model": MODEL, "messages": [{"role": "user", "content": text}]}
+        async with self.http.post(f"http://{self.address}:8000/tokenize", json=body) as answer:
+            return list((await answer.json())["tokens"])
 
     async def fault(self, **fault: object) -> None:
         async with self.http.post(f"http://{self.address}:8000/sim/faults", json=fault) as answer:
