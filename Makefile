@@ -8,7 +8,7 @@ UV := $(BIN)/uv
 PORT ?= 8080
 WORKERS ?= 2
 
-.PHONY: help install lock run test lint format typecheck imports crds bench-gateway bench-routing clean
+.PHONY: help install lock run test lint format typecheck imports crds bench-gateway bench-routing bench-index clean
 
 help: ## List the targets
 	@grep -hE '^[a-zA-Z_-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  %-22s %s\n", $$1, $$2}'
@@ -57,6 +57,9 @@ bench-gateway: install ## CPU per request and per event, our gateway and nginx s
 
 bench-routing: install ## Mean TTFT of routing policies, ours and others', simulated on public traces (RH_TRACES)
 	@$(BIN)/python -m benchmarks.routing
+
+bench-index: install ## What the prefix index costs: memory, look-ups, writes, lag over Valkey, agent CPU per block
+	@$(BIN)/python -m benchmarks.index
 
 kernels-report: install ## Compile the Triton kernels for sm_80/90/100 and write docs/kernels.json
 	$(BIN)/python -m roundhouse_torch.kernels.report docs/kernels.json
