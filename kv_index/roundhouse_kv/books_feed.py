@@ -98,7 +98,8 @@ class BooksFeed:
             self._all_tables_due(self._clock())
             while not self._connection.lost.is_set() and generation == self._link.generation:
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._connection.lost.wait(), TICK_S)
+                    async with asyncio.timeout(TICK_S):
+                        await self._connection.lost.wait()
             self._connection.close()
 
     def _all_tables_due(self, now: float) -> None:

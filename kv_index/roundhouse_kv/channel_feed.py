@@ -52,7 +52,8 @@ class ChannelFeed:
                 if self._subscribed != self.handlers.keys():
                     await self._subscribe(connection)
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(connection.lost.wait(), TICK_S)
+                    async with asyncio.timeout(TICK_S):
+                        await connection.lost.wait()
         finally:
             connection.close()
 
