@@ -39,7 +39,7 @@ class ChannelFeed:
             try:
                 await self._listen()
             except RedisUnavailable as error:
-                log.debug("channels unavailable", extra={"error": str(error)})
+                log.debug("channels_unavailable", extra={"error": str(error)})
             await asyncio.sleep(RETRY_S)
 
     async def _listen(self) -> None:
