@@ -5,7 +5,6 @@ wins a served name that two claim; ``namespace/name`` always works.
 """
 
 import logging
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, Protocol
@@ -19,7 +18,7 @@ from roundhouse_kv.gateway_feed import ServiceView
 from roundhouse_kv.records import Member, Profile
 from roundhouse_kv.render import Renderer
 
-from roundhouse_gateway.learning import FORGET_AFTER_S, FORGET_S, Shape, Speed, start_shape
+from roundhouse_gateway.learning import Shape, Speed, start_shape
 from roundhouse_gateway.pick import Choice, MeanRequest
 from roundhouse_gateway.replica import Replica
 from roundhouse_gateway.settings import Patience
@@ -61,7 +60,7 @@ class Service:
         self.key = view.entry.key
         self._patience = patience
         self._clock = clock
-        self._shapes: dict[tuple[str, str], Shape] = {}
+        self._shapes: dict[tuple[str, str, int], Shape] = {}
         self._renderers: dict[str, Renderer | None] = {}
         self._bad_members: set[str] = set()
         self.replicas: dict[UUID, Replica] = {}
@@ -73,7 +72,6 @@ class Service:
         self.mean = MeanRequest(0.05, 500.0)
         self.mean_completion = 200.0
         self._lessons: list[Lesson] = []
-        self._forgot_at = clock()
         self.in_flight = 0
         self.last_request_at: float | None = None
         self.control_fields: frozenset[str] = frozenset()
@@ -124,7 +122,7 @@ class Service:
             known = self.replicas.get(uid)
             if known is not None and (known.member.address, known.member.port) == (member.address, member.port):
                 return known
-            made = Replica(member, self._shape("", member.gpu_type), self._patience, self._clock)
+            made = Replica(member, self._shape("", member), self._patience, self._clock)
         except (ValueError, EngineError) as error:
             self._bad_members.add(member.pod_uid)
             log.error("member_unusable service=%s replica=%s: %s", self.key, member.name, error)
@@ -138,10 +136,10 @@ class Service:
         seen = self.view.leases.get(member.replica_uid)
         restarted = replica.observe(member, seen, self.view.books.load(replica.pod_uid, now).requests)
         replica.digest = replica.lease.lease.profile if replica.lease is not None else ""
-        shape = self._shape(replica.digest, member.gpu_type)
+        shape = self._shape(replica.digest, member)
         if restarted or shape is not replica.shape:
             replica.shape, replica.speed = shape, Speed()
-            self._forget(replica, 1.0)
+            replica.refresh()
         replica.predictable, replica.reason = self._predictable(replica)
 
     def _predictable(self, replica: Replica) -> tuple[bool, str]:
@@ -175,32 +173,15 @@ class Service:
             log.error("profile_unusable service=%s digest=%s: %s", self.key, profile.digest, error)
             return None
 
-    def _shape(self, digest: str, gpu_type: str) -> Shape:
-        """One for each profile and GPU type; while the profile is unknown, an average model's."""
+    def _shape(self, digest: str, member: Member) -> Shape:
+        """One for each profile and kind of GPU; while the profile is unknown, an average model's."""
         profile = self.view.profiles.get(digest)
-        key = (digest if profile is not None else "", gpu_type)
+        key = (digest if profile is not None else "", member.gpu_type, member.gpus)
         shape = self._shapes.get(key)
         if shape is None:
             sizes = (profile.parameters, profile.layers, profile.hidden_size) if profile is not None else (0, 0, 0)
-            shape = self._shapes[key] = Shape(*start_shape(*sizes, gpu_type))
+            shape = self._shapes[key] = Shape(*start_shape(*sizes, member.gpu_type, member.gpus))
         return shape
-
-    def _forget(self, replica: Replica, share: float) -> None:
-        """Of what was learned of its speed, in favour of the best of its kind."""
-        peers = [r for r in self.replicas.values() if r.shape is replica.shape and r.speed.samples]
-        if peers:
-            typical = self.mean.context_tokens
-            best = min(peers, key=lambda peer: peer.facts.cost.seconds(typical, 0))
-            replica.speed.follow(best.speed, share)
-        replica.refresh()
-
-    def _forget_idle(self, now: float) -> None:
-        for replica in self.replicas.values():
-            if replica.speed.samples != replica.taught:
-                replica.taught, replica.taught_at = replica.speed.samples, now
-            elif now - replica.taught_at > FORGET_AFTER_S:
-                self._forget(replica, 1 - math.exp((self._forgot_at - now) / FORGET_S))
-        self._forgot_at = now
 
     def _learn(self, now: float) -> None:
         """From samples of all gateways, and from own answers."""
@@ -212,8 +193,6 @@ class Service:
         for lesson in self._lessons:
             self._learn_from(lesson, now)
         self._lessons.clear()
-        if now - self._forgot_at >= 1.0:
-            self._forget_idle(now)
 
     def _learn_from(self, lesson: "Lesson", now: float) -> None:
         choice, usage, size, event_tokens = lesson

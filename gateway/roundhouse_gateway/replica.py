@@ -34,8 +34,8 @@ class OpenExchange(Protocol):
 class Replica:
     """Made when a member appears in the catalogue; `observe` keeps it current; `retire` when the member is gone.
 
-    ``taught`` samples of its speed had come at ``taught_at``. ``predictable``: its events may be believed and its
-    prompts rendered; else it is routed by ``history``, for the ``reason`` given.
+    ``predictable``: its events may be believed and its prompts rendered; else it is routed by ``history``, for the
+    ``reason`` given.
     """
 
     def __init__(self, member: Member, shape: Shape, patience: Patience, clock: Callable[[], float]) -> None:
@@ -51,8 +51,6 @@ class Replica:
         self.breaker = Breaker()
         self.shape = shape
         self.speed = Speed()
-        self.taught = 0
-        self.taught_at = clock()
         self.truth = TruthCheck()
         self.history = History()
         self.exchanges: set[OpenExchange] = set()

@@ -77,18 +77,18 @@ class Route:
             keys = self.prompt.keys
             if not keys:
                 return [0] * len(replicas)
-            matches = view.index.match(keys)
+            matches = view.index.depths(keys)
             if not matches and service.all_predictable and not view.books.expects(keys[0]):
                 return [0] * len(replicas)
             held = {service.digests[0]: matches}
         else:
-            held = {digest: view.index.match(p.keys) for digest, p in self._prompts.items() if p.keys}
+            held = {digest: view.index.depths(p.keys) for digest, p in self._prompts.items() if p.keys}
         cached: list[int] = []
         for replica in replicas:
             keys = self._prompt_of(replica).keys
             if replica.predictable:
                 matched = held.get(replica.digest)
-                depth = matched.get(replica.pod_uid, 0) if matched else 0
+                depth = matched.get(replica.pod_uid.int, 0) if matched else 0
                 self._event_depths[replica.name] = depth
             else:
                 depth = replica.history.depth(keys, now)

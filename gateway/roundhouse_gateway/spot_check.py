@@ -44,6 +44,9 @@ class SpotCheck:
     def answer_head(self, head: AnswerHead) -> None:
         self._status = head.status
 
+    def answer_chunk(self, framed: bytes, start: int) -> None:
+        self._body += framed[start:-2]
+
     def answer_data(self, data: bytes, complete: bool) -> None:
         self._body += data
         if complete:
