@@ -6,7 +6,6 @@ request again on a fresh one (`Failure.STALE`). Nothing here knows about routing
 """
 
 import asyncio
-import logging
 from collections.abc import Callable
 from enum import Enum, auto
 from typing import Protocol, cast
@@ -14,8 +13,6 @@ from typing import Protocol, cast
 import httptools
 
 from roundhouse_gateway.answer import MAX_HEAD_BYTES, AnswerHead, ChunkedBody, read_head
-
-log = logging.getLogger(__name__)
 
 
 class Failure(Enum):

@@ -40,10 +40,9 @@ _NOTHING: Final = BookedLoad()
 
 @dataclass(frozen=True, slots=True)
 class BookSample:
-    """What one request taught: predicted prefill seconds against the busy time it took."""
+    """What one request taught: the tokens of its prefill and the busy time they took."""
 
     pod_uid: UUID
-    predicted_s: float
     uncached_tokens: int
     cached_tokens: int
     busy_s: float
@@ -306,7 +305,7 @@ class Books:
         if busy_us and not booking.busy_us:
             booking.uncached_tokens, booking.cached_tokens = min(uncached, U32_MAX), min(cached, U32_MAX)
             booking.busy_us = busy_us
-            self._samples.append(BookSample(booking.pod_uid, booking.prefill_us / 1e6, uncached, cached, busy_us / 1e6))
+            self._samples.append(BookSample(booking.pod_uid, uncached, cached, busy_us / 1e6))
 
     def _finish(self, booking: Booking | None, now: float) -> None:
         """Take it out of its pod's books. Its writer's table is the caller's."""

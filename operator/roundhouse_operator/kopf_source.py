@@ -7,7 +7,6 @@ watching when a part of it has failed, so the operator expects to hear of its ow
 """
 
 import asyncio
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -20,8 +19,6 @@ from roundhouse_operator.errors import SourceEnded
 from roundhouse_operator.names import GROUP, MANAGED_BY, OURS
 from roundhouse_operator.settings import Settings
 from roundhouse_operator.sources import labelled_key, own_key
-
-log = logging.getLogger(__name__)
 
 END_TIMEOUT_S = 10.0
 _KEYS: dict[Kind, Callable[[Obj], str | None]] = {

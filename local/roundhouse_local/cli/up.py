@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
+from roundhouse_kv.log_lines import LineFormatter
 from roundhouse_operator.cluster import Invalid
 
 from roundhouse_local.errors import UserError
@@ -18,8 +19,6 @@ from roundhouse_local.supervisor.display import open_display
 from roundhouse_local.supervisor.home import Home, locked_home
 from roundhouse_local.supervisor.settings import UpSettings, cache_folder, home_folder
 from roundhouse_local.supervisor.supervisor import Supervisor, make_validator
-
-_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 def run_up(options: argparse.Namespace) -> int:
@@ -84,19 +83,10 @@ async def _run(settings: UpSettings, home: Home, manifests: Sequence[Manifest]) 
     return 0
 
 
-class _Formatter(logging.Formatter):
-    """``time level logger event key=value …``"""
-
-    def format(self, record: logging.LogRecord) -> str:
-        extra = " ".join(f"{key}={value}" for key, value in vars(record).items() if key not in _STANDARD)
-        line = super().format(record)
-        return f"{line} {extra}" if extra else line
-
-
 def _log_to(home: Home, *, verbose: bool) -> None:
     handlers: list[logging.Handler] = [logging.FileHandler(Path(home.logs) / "supervisor.log")]
     if verbose:
         handlers.append(logging.StreamHandler())
     for handler in handlers:
-        handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+        handler.setFormatter(LineFormatter())
     logging.basicConfig(level=logging.INFO, handlers=handlers)

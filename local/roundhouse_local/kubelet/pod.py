@@ -6,7 +6,6 @@ for all of it.
 """
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -29,8 +28,6 @@ from roundhouse_local.kubelet.records import ContainerRecord, Grace, Waiting, ro
 from roundhouse_local.kubelet.sources import load_sources
 from roundhouse_local.kubelet.volumes import make_volumes, remove_volumes
 from roundhouse_local.processes import ProcessHost
-
-logger = logging.getLogger(__name__)
 
 DEFAULT_GRACE_S = 30
 

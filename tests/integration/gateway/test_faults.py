@@ -291,7 +291,7 @@ def test_garbage_in_redis_is_counted_and_harms_nobody(stack: Stack) -> None:
                 valkey.publish(channel, garbage)
         valkey.xadd(names.kv_log, {"b": b"garbage"})
         valkey.xadd(names.kv_log, {"other": b""})
-    for what in ("lease", "books_message", "KV_batch"):
+    for what in ("lease", "books_message", "kv_batch"):
         until(lambda what=what: stack.gateway.metric("wire_errors_total", what=what) >= 1, what)  # type: ignore[misc]
     for _ in range(4):
         code, headers, _ = ask(stack)

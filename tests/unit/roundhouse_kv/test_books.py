@@ -505,7 +505,7 @@ def test_samples_of_all_gateways_are_learned_once_each(books: Books) -> None:
     books.apply(peer.table(2), 2)
     pick(books, 2, 2, 0.5)
     books.first_event(3, 2)  # no sample
-    expected = [BookSample(POD, 0.5, 100, 20, 0.25)]
+    expected = [BookSample(POD, 100, 20, 0.25)]
     assert books.take_samples() == expected
     assert books.take_samples() == []
     assert peer.take_samples() == expected
@@ -520,7 +520,7 @@ def test_a_sample_may_come_with_the_end_but_not_twice(books: Books) -> None:
     peer.first_event(3, 2, uncached_tokens=7, busy_s=0.5)
     peer.end(4, 2, uncached_tokens=9, busy_s=math.inf)
     send(peer, 4, books)
-    expected = [BookSample(POD, 0.5, 100, 20, 0.25), BookSample(POD, 0.5, 7, 0, 0.5)]
+    expected = [BookSample(POD, 100, 20, 0.25), BookSample(POD, 7, 0, 0.5)]
     assert books.take_samples() == expected
     assert peer.take_samples() == expected
 
