@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import logging
+import math
 import os
 import signal
 import sys
@@ -42,6 +43,8 @@ def up_settings(options: argparse.Namespace) -> UpSettings:
             raise UserError(f"{flag} {value}: must be at least {least}")
     if options.stop_timeout < 0:
         raise UserError(f"--stop-timeout {options.stop_timeout:g}: must not be negative")
+    if not math.isfinite(options.stop_timeout):
+        raise UserError(f"--stop-timeout {options.stop_timeout:g}: must be a number of seconds")
     return UpSettings(
         home=home_folder(options.home),
         models=(options.models or cache_folder() / "models").absolute(),

@@ -129,6 +129,8 @@ def test_following_goes_on_with_the_next_life_and_after_a_shortening(
         (["--port", "-1"], "--port -1: must be at least 1"),
         (["--gpus", "-1"], "--gpus -1"),
         (["--stop-timeout", "-1"], "--stop-timeout -1: must not be negative"),
+        (["--stop-timeout", "nan"], "--stop-timeout nan: must be a number of seconds"),
+        (["--stop-timeout", "inf"], "--stop-timeout inf: must be a number of seconds"),
     ],
 )
 def test_flags_out_of_range_are_refused(flags: list[str], message: str) -> None:
