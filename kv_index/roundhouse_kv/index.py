@@ -204,8 +204,11 @@ class ServiceIndex:
         """How many leading keys each pod holds, from events only; pods that hold none are absent."""
         depths: dict[UUID, int] = {}
         for depth, mask in self.mirror.lookup(keys):
-            named = self._named.get(mask) or self._name(mask)
-            depths.update(dict.fromkeys(named, depth))
+            found = dict.fromkeys(self._named.get(mask) or self._name(mask), depth)
+            if depths:
+                depths.update(found)
+            else:
+                depths = found
         return depths
 
     def trusted(self, pod_uid: UUID) -> bool:
