@@ -59,7 +59,7 @@ def _prompts(tokenizer: Tokenizer, count: int) -> list[list[int]]:
 
 def _us_per_block(blocks: BlockMap, prompts: Sequence[list[int]]) -> float:
     """Events as engines send them: a prompt's blocks in chunks of eight, then answers block by block."""
-    batches = []
+    batches: list[CacheBatch] = []
     for number, prompt in enumerate(prompts):
         names = [number * PROMPT_BLOCKS + at + 1 for at in range(PROMPT_BLOCKS)]
         half = PROMPT_BLOCKS // 2

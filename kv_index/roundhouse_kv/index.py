@@ -208,8 +208,11 @@ class ServiceIndex:
         """`match` by the pods' uids as ints, whose hashes cost a tenth."""
         depths: dict[int, int] = {}
         for depth, mask in self.mirror.lookup(keys):
-            named = self._named.get(mask) or self._name(mask)
-            depths.update(dict.fromkeys(named, depth))
+            found = dict.fromkeys(self._named.get(mask) or self._name(mask), depth)
+            if depths:
+                depths.update(found)
+            else:
+                depths = found
         return depths
 
     def trusted(self, pod_uid: UUID) -> bool:
