@@ -44,10 +44,11 @@ START_B_S: Final = 0.003
 MAX_B_S: Final = 0.5
 MAX_F: Final = 50.0
 
-_SHAPE_RANGE: Final = 64.0
-"""How far from the start (a, q) may go."""
+_SHAPE_RANGE: Final = 1e6
+"""How far from the start (a, q) may go. Wide: hardware that nobody named, or a simulated model, may be anything."""
 
-_SHAPE_VARIANCE: Final = 1.0
+_SHAPE_VARIANCE: Final = 16.0
+_OFFSET_VARIANCE: Final = 1.0
 _FACTOR_VARIANCE: Final = 0.1
 _NOISE: Final = 0.1
 """Variances of logarithms: what is not known at the start, and what differs between samples that should be equal."""
@@ -126,7 +127,7 @@ class Shape:
     def __init__(self, a: float, q: float) -> None:
         self._a = Estimate(a, _SHAPE_VARIANCE, _SHAPE_DRIFT, _SHAPE_RANGE)
         self._q = Estimate(q, _SHAPE_VARIANCE, _SHAPE_DRIFT, _SHAPE_RANGE)
-        self._b = Estimate(START_B_S, _SHAPE_VARIANCE, _SHAPE_DRIFT, MAX_B_S / START_B_S)
+        self._b = Estimate(START_B_S, _OFFSET_VARIANCE, _SHAPE_DRIFT, MAX_B_S / START_B_S)
         self._speeds: WeakSet[Speed] = WeakSet()
         self.samples = 0
 
