@@ -18,7 +18,7 @@ from roundhouse_kv.gateway_feed import ServiceView
 from roundhouse_kv.records import Member, Profile
 from roundhouse_kv.render import Renderer
 
-from roundhouse_gateway.learning import Shape, Speed, start_shape
+from roundhouse_gateway.learning import NAMED_VARIANCE, UNNAMED_VARIANCE, Shape, Speed, start_shape
 from roundhouse_gateway.pick import Choice, MeanRequest
 from roundhouse_gateway.replica import Replica
 from roundhouse_gateway.settings import Patience
@@ -180,7 +180,8 @@ class Service:
         shape = self._shapes.get(key)
         if shape is None:
             sizes = (profile.parameters, profile.layers, profile.hidden_size) if profile is not None else (0, 0, 0)
-            shape = self._shapes[key] = Shape(*start_shape(*sizes, member.gpu_type, member.gpus))
+            variance = NAMED_VARIANCE if member.gpu_type else UNNAMED_VARIANCE
+            shape = self._shapes[key] = Shape(*start_shape(*sizes, member.gpu_type, member.gpus), variance)
         return shape
 
     def _learn(self, now: float) -> None:

@@ -44,14 +44,16 @@ START_B_S: Final = 0.003
 MAX_B_S: Final = 0.5
 MAX_F: Final = 50.0
 
-_SHAPE_RANGE: Final = 1e6
+SHAPE_RANGE: Final = 1e6
 """How far from the start (a, q) may go. Wide: hardware that nobody named, or a simulated model, may be anything."""
 
-_SHAPE_VARIANCE: Final = 16.0
+NAMED_VARIANCE: Final = 1.0
+UNNAMED_VARIANCE: Final = 16.0
 _OFFSET_VARIANCE: Final = 1.0
 _FACTOR_VARIANCE: Final = 0.1
 _NOISE: Final = 0.1
-"""Variances of logarithms: what is not known at the start, and what differs between samples that should be equal."""
+"""Variances of logarithms: what is not known at the start (of a shape on a GPU with a name, and on hardware that nobody
+named), and what differs between samples that should be equal."""
 
 _TELLING: Final = 0.0225
 _DOUBT: Final = 4.0
@@ -124,9 +126,9 @@ class Estimate:
 class Shape:
     """a, q and b of one profile on one GPU type, from the samples of all its replicas."""
 
-    def __init__(self, a: float, q: float) -> None:
-        self._a = Estimate(a, _SHAPE_VARIANCE, _SHAPE_DRIFT, _SHAPE_RANGE)
-        self._q = Estimate(q, _SHAPE_VARIANCE, _SHAPE_DRIFT, _SHAPE_RANGE)
+    def __init__(self, a: float, q: float, variance: float = NAMED_VARIANCE) -> None:
+        self._a = Estimate(a, variance, _SHAPE_DRIFT, SHAPE_RANGE)
+        self._q = Estimate(q, variance, _SHAPE_DRIFT, SHAPE_RANGE)
         self._b = Estimate(START_B_S, _OFFSET_VARIANCE, _SHAPE_DRIFT, MAX_B_S / START_B_S)
         self._speeds: WeakSet[Speed] = WeakSet()
         self.samples = 0

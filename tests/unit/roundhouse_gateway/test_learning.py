@@ -5,7 +5,16 @@ from collections.abc import Sequence
 from random import Random
 
 import pytest
-from roundhouse_gateway.learning import MAX_B_S, MAX_F, Shape, Speed, busy_share, start_shape
+from roundhouse_gateway.learning import (
+    MAX_B_S,
+    MAX_F,
+    SHAPE_RANGE,
+    UNNAMED_VARIANCE,
+    Shape,
+    Speed,
+    busy_share,
+    start_shape,
+)
 from roundhouse_gateway.pick import PrefillCost
 
 A, Q = 1e-4, 2e-9
@@ -140,6 +149,18 @@ def test_prompts_that_shared_their_steps_with_others_change_little() -> None:
     assert all(-0.05 < error(speed, shape, truth) < 0.5 for speed in speeds)
 
 
+@pytest.mark.parametrize("wrong", [1 / 25_000, 1 / 300, 8, 200])
+def test_on_hardware_that_nobody_named_all_replicas_follow_the_first_samples(wrong: float) -> None:
+    """Else one of them learns first, costs nothing next to the others' start, and gets every request."""
+    shape, speeds = Shape(A, Q, UNNAMED_VARIANCE), [Speed() for _ in range(3)]
+    truth = PrefillCost(A * wrong, Q * wrong, 1.0, 0.003)
+    teach(shape, speeds[:1], [truth], 20)
+    costs = [speed.cost(shape).seconds(1000, 0) for speed in speeds]
+    assert max(costs) / min(costs) < 1.5
+    teach(shape, speeds, [truth] * 3, 20)
+    assert 0.4 < speeds[1].cost(shape).seconds(1000, 0) / truth.seconds(1000, 0) < 2.5
+
+
 def test_learned_values_stay_in_their_bounds() -> None:
     for uncached in (1, 5000, 10_000_000):
         for busy_s in (1e-9, 1e9):
@@ -149,8 +170,8 @@ def test_learned_values_stay_in_their_bounds() -> None:
             cost = speeds[0].cost(shape)
             assert 1 / MAX_F <= cost.f <= MAX_F
             assert 0 < cost.b <= MAX_B_S
-            assert 0 < cost.a < 1
-            assert 0 < cost.q < 1
+            assert A / SHAPE_RANGE * 0.99 < cost.a < A * SHAPE_RANGE * 1.01
+            assert Q / SHAPE_RANGE * 0.99 < cost.q < Q * SHAPE_RANGE * 1.01
 
 
 @pytest.mark.parametrize(("uncached", "cached", "busy"), [(0, 0, 1.0), (-5, 0, 1.0), (10, -1, 1.0), (10, 0, 0.0)])
