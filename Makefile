@@ -11,7 +11,7 @@ WORKERS ?= 2
 export RH_CACHE ?= $(HOME)/.cache/roundhouse
 KIND_CONFIG := $(RH_CACHE)/kind/kubeconfig
 
-.PHONY: help install lock run test lint format typecheck imports crds bench-gateway bench-routing clean \
+.PHONY: help install lock run test lint format typecheck imports crds bench-gateway bench-routing bench-index kernels-report clean \
   tools images kubernetes run-cluster stop-cluster kind test-chart test-cluster
 
 help: ## List the targets
@@ -86,6 +86,9 @@ bench-gateway: install ## CPU per request and per event, our gateway and nginx s
 
 bench-routing: install ## Mean TTFT of routing policies, ours and others', simulated on public traces (RH_TRACES)
 	@$(BIN)/python -m benchmarks.routing
+
+bench-index: install ## What the prefix index costs: memory, look-ups, writes, lag over Valkey, agent CPU per block
+	@$(BIN)/python -m benchmarks.index
 
 kernels-report: install ## Compile the Triton kernels for sm_80/90/100 and write docs/kernels.json
 	$(BIN)/python -m roundhouse_torch.kernels.report docs/kernels.json

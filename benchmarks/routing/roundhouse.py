@@ -22,7 +22,7 @@ from benchmarks.routing.policies import BasePolicy
 from benchmarks.routing.simulation import Flight, Replica, Simulation
 from benchmarks.routing.traces import BLOCK_TOKENS
 
-PARAMETERS, LAYERS, HIDDEN, GPU_TYPE = 70_000_000_000, 80, 8192, "a100"
+MODEL_AND_GPUS: Final = (70_000_000_000, 80, 8192, "a100", 8)
 CHUNK_TOKENS: Final = 64  # about 256 bytes
 EXPECTED_BLOCKS: Final = MAX_EXPECTED_KEYS * CHUNK_TOKENS // BLOCK_TOKENS
 TABLE_S: Final = 1.0
@@ -81,7 +81,7 @@ class Gateway:
         self._presence = presence
         self._pods = pods
         self._random = Random(incarnation)
-        self._shape = Shape(*start_shape(PARAMETERS, LAYERS, HIDDEN, GPU_TYPE))
+        self._shape = Shape(*start_shape(*MODEL_AND_GPUS))
         self._speeds = {pod: Speed() for pod in pods}
         self._refreshed_at = -math.inf
         self._facts: list[ReplicaFacts] = []
@@ -163,7 +163,7 @@ class Mail:
         books, now = self._gateways[number].books, self._simulation.now
         message = books.outbox(now)
         if message is not None:
-            self._send(number, encode_message(message))
+            self._send(number, message)
         elif (due := books.outbox_due(now)) is not None and number not in self._held_back:
             self._held_back.add(number)
             self._simulation.later(max(due, CLOCK_TICK_S), lambda: self._flush_held(number))

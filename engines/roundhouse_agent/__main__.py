@@ -7,6 +7,8 @@ import signal
 import sys
 from types import FrameType
 
+from roundhouse_kv.log_lines import LineFormatter
+
 from roundhouse_agent.errors import AgentError
 from roundhouse_agent.settings import FetchSettings, ServeSettings
 
@@ -14,11 +16,9 @@ log = logging.getLogger("roundhouse_agent")
 
 
 def main() -> None:
-    logging.basicConfig(
-        level=os.environ.get("RH_LOG_LEVEL", "INFO"),
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-        stream=sys.stderr,
-    )
+    handler = logging.StreamHandler()
+    handler.setFormatter(LineFormatter())
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     for library in ("httpx", "httpx2", "huggingface_hub"):
         logging.getLogger(library).setLevel(logging.ERROR)
     commands = {"serve": run_serve, "fetch": run_fetch}

@@ -6,7 +6,6 @@ that showed it as the reason. What the engine refuses, or we do not render, prov
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,8 +16,6 @@ from roundhouse_kv.errors import RenderError
 from roundhouse_kv.render import Renderer
 
 from roundhouse_agent.blocks import ByteTable
-
-log = logging.getLogger(__name__)
 
 BLOCKS: Final = 4
 EVENTS_WITHIN_S: Final = 5.0

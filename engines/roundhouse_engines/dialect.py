@@ -44,9 +44,6 @@ class Dialect(Protocol):
     @property
     def control_headers(self) -> frozenset[bytes]: ...
 
-    @property
-    def reports_kv_events(self) -> bool: ...
-
     def plain(self, block: bytes) -> bool:
         """True when every event of ``block`` is DATA for certain: a few substring tests, nothing is parsed."""
         ...

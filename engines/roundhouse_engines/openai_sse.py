@@ -39,7 +39,6 @@ class OpenAiSse:
     kind: str
     control_fields: frozenset[str]
     control_headers: frozenset[bytes]
-    reports_kv_events: bool = True
 
     def plain(self, block: bytes) -> bool:
         return not (

@@ -27,9 +27,6 @@ class Kind(StrEnum):
     CRASH = "crash"  # exit 1, at once or after some events
 
 
-MID_STREAM: Final = frozenset({Kind.RESET, Kind.ABORT, Kind.ERROR, Kind.CRASH})
-
-
 class Fault(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """``count`` requests meet the fault, −1 = all until it is deleted. ``after_events`` counts SSE data events, or
     generated tokens of an answer that is not streamed."""

@@ -63,7 +63,8 @@ class Inference:
         self._draining = True
         if self._replies and timeout_s > 0:
             try:
-                await asyncio.wait_for(self._empty.wait(), timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    await self._empty.wait()
             except TimeoutError:
                 log.warning("drain_timeout in_flight=%d", len(self._replies))
         for reply in list(self._replies):

@@ -154,11 +154,6 @@ class Connection(asyncio.Protocol):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.transport.abort()
 
-    def close_idle(self) -> None:
-        """Close unless an answer is under way."""
-        if self._current is None and not self._queue:
-            self.transport.close()
-
     # Callbacks of httptools.
 
     def on_message_begin(self) -> None:

@@ -14,7 +14,6 @@ from xxhash import xxh3_64_intdigest
 Tokens = NewType("Tokens", str)
 
 SPECIAL_TOKENS: Final = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-END_OF_TEXT: Final = Tokens(chr(256))
 END_OF_TURN: Final = Tokens(chr(258))
 VOCABULARY: Final = 256 + len(SPECIAL_TOKENS)
 

@@ -1,6 +1,5 @@
 """Start the engine process, run the server, take both down together."""
 
-import logging
 import socket
 
 from roundhouse_torch.engine.process import EngineProcess
@@ -8,10 +7,6 @@ from roundhouse_torch.errors import EngineGone, SettingsError
 from roundhouse_torch.models.config import ModelConfig
 from roundhouse_torch.models.registry import require_supported
 from roundhouse_torch.settings import EngineSettings
-
-log = logging.getLogger(__name__)
-
-BACKLOG = 4096
 
 
 def serve(settings: EngineSettings) -> None:

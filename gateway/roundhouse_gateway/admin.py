@@ -64,23 +64,11 @@ def build_app(
     gauges: Callable[[], list[Gauge]],
 ) -> FastAPI:
     app = FastAPI(title="Roundhouse gateway admin", docs_url=None, redoc_url=None, openapi_url=None)
+    _add_probes(app, plane)
 
     @app.exception_handler(NotServing)
     async def not_serving(_request: object, error: Exception) -> JSONResponse:
         return JSONResponse({"v": 1, "message": str(error)}, 503)
-
-    @app.get("/healthz")
-    async def healthz() -> JSONResponse:
-        silent_s = plane.clock() - plane.heartbeat
-        alive = silent_s < HEARTBEAT_S
-        return JSONResponse({"v": 1, "alive": alive, "silentSeconds": round(silent_s, 3)}, 200 if alive else 503)
-
-    @app.get("/readyz")
-    async def readyz() -> JSONResponse:
-        if plane.ready:
-            return JSONResponse({"v": 1, "ready": True})
-        message = "shutting down" if plane.draining else "no catalogue yet"
-        return JSONResponse({"v": 1, "ready": False, "message": message}, 503)
 
     @app.get("/metrics")
     async def metrics() -> Response:
@@ -104,6 +92,21 @@ def build_app(
         return JSONResponse(await door.ask(catalogue))
 
     return app
+
+
+def _add_probes(app: FastAPI, plane: DataPlane) -> None:
+    @app.get("/healthz")
+    async def healthz() -> JSONResponse:
+        silent_s = plane.clock() - plane.heartbeat
+        alive = silent_s < HEARTBEAT_S
+        return JSONResponse({"v": 1, "alive": alive, "silentSeconds": round(silent_s, 3)}, 200 if alive else 503)
+
+    @app.get("/readyz")
+    async def readyz() -> JSONResponse:
+        if plane.ready:
+            return JSONResponse({"v": 1, "ready": True})
+        message = "shutting down" if plane.draining else "no catalogue yet"
+        return JSONResponse({"v": 1, "ready": False, "message": message}, 503)
 
 
 class AdminServer:

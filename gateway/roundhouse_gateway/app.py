@@ -6,6 +6,7 @@ last entries leave, then everything else. A second signal ends the drain at once
 """
 
 import asyncio
+import gc
 import logging
 import resource
 import secrets
@@ -27,12 +28,14 @@ from roundhouse_gateway.beats import Beats
 from roundhouse_gateway.data_plane import DataPlane
 from roundhouse_gateway.errors import BadSettings
 from roundhouse_gateway.fleet import Fleet
+from roundhouse_gateway.logs import count_unreadable
 from roundhouse_gateway.settings import Settings
 
 log = logging.getLogger(__name__)
 
 FLUSH_S = 1.0
 SENT_S = 0.05
+YOUNG_OBJECTS = 50_000
 
 
 async def run(settings: Settings) -> None:
@@ -49,6 +52,7 @@ async def run(settings: Settings) -> None:
         feed = GatewayFeed(link, installation, incarnation, catalogue_file=settings.catalogue_file, clock=clock)
         fleet = Fleet(feed, settings.patience, clock)
         plane = DataPlane(settings, fleet, incarnation, clock=clock, wall_clock=time.time, random=Random())
+        count_unreadable(plane.metrics.wire_errors)
         beat = GatewayBeat(incarnation=incarnation, admin=_shown(admin), started_ms=round(time.time() * 1000))
         beats = Beats(DemandStore(link, installation), installation, beat, fleet, clock)
         app = build_app(
@@ -66,6 +70,7 @@ async def run(settings: Settings) -> None:
             ]
             await plane.listen(public)
             server.start()
+            _spare_the_collector()
             log.info("listening address=%s admin=%s gateway=%016x", _shown(public), _shown(admin), incarnation)
             try:
                 await stop.wait()
@@ -77,6 +82,14 @@ async def run(settings: Settings) -> None:
                     follower.cancel()
         server.stop()
         log.info("stopped gateway=%016x", incarnation)
+
+
+def _spare_the_collector() -> None:
+    """Requests leave no cycles behind, only the journal's ten thousand records, which the default thresholds would look
+    through again and again (a tenth of all CPU). What stands now stays for good."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS, 20, 50)
 
 
 def bind(host: str, port: int) -> socket.socket:

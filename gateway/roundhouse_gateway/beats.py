@@ -1,7 +1,6 @@
 """What a gateway tells others once a second: that it is alive, and for each service what it runs."""
 
 import asyncio
-import logging
 from collections.abc import Callable
 
 from roundhouse_kv.demand_store import DemandStore
@@ -10,8 +9,6 @@ from roundhouse_kv.names import Installation
 from roundhouse_kv.records import Demand, GatewayBeat
 
 from roundhouse_gateway.fleet import Fleet, Service
-
-log = logging.getLogger(__name__)
 
 PERIOD_S = 1.0
 

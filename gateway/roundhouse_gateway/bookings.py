@@ -4,7 +4,6 @@ A booking is made when the request begins and ended exactly once; between the tw
 another. The count in flight, the books of all gateways and the lessons of each answer all hang on it.
 """
 
-from typing import NamedTuple
 from uuid import UUID
 
 from roundhouse_engines.dialect import Usage
@@ -15,22 +14,18 @@ from roundhouse_gateway.pick import Choice
 from roundhouse_gateway.tokens import TextSize
 
 
-class _Opened(NamedTuple):
-    choice: Choice
-    at: float
-    event_tokens: int
-
-
 class Booking:
     """``request`` is the u64 id that the books carry."""
 
-    __slots__ = ("_ended", "_first_event_s", "_opened", "_service", "_streams", "request")
+    __slots__ = (
+        "_choice", "_ended", "_event_tokens", "_first_event_s", "_opened_at", "_service", "_streams", "request",
+    )  # fmt: skip
 
     def __init__(self, service: Service, request: int, now: float, streams: bool) -> None:
         self.request = request
         self._service = service
         self._streams = streams
-        self._opened: _Opened | None = None
+        self._choice: Choice | None = None
         self._first_event_s = 0.0
         self._ended = False
         service.in_flight += 1
@@ -44,7 +39,9 @@ class Booking:
         ``expected``: prefix keys that it will hold and does not yet. ``event_tokens``: cached tokens predicted from
         events alone.
         """
-        self._opened = _Opened(choice, now, event_tokens)
+        self._choice = choice
+        self._opened_at = now
+        self._event_tokens = event_tokens
         pod: UUID = choice.replica.pod_uid
         self._service.view.books.pick(
             now,
@@ -59,8 +56,7 @@ class Booking:
 
     def first_event(self, now: float) -> None:
         """Prefill is done; from here on only the context counts."""
-        if self._opened is not None:
-            self._first_event_s = now - self._opened.at
+        self._first_event_s = now - self._opened_at
         self._service.view.books.first_event(now, self.request)
 
     def answered(self, now: float) -> None:
@@ -73,16 +69,16 @@ class Booking:
         if self._ended:
             return
         self._ended = True
-        service, opened = self._service, self._opened
+        service, choice = self._service, self._choice
         service.in_flight -= 1
-        if usage is None or opened is None:
+        if usage is None or choice is None:
             service.view.books.end(now, self.request)
             return
         cached = usage.cached_tokens
         uncached, busy_s = 0, 0.0
         if cached is not None and self._first_event_s:
             uncached = max(1, usage.prompt_tokens - cached)
-            own_s = opened.choice.replica.cost.seconds(uncached, cached)
-            busy_s = busy_share(self._first_event_s, opened.choice.booked_s, own_s)
+            own_s = choice.replica.cost.seconds(uncached, cached)
+            busy_s = busy_share(self._first_event_s, choice.booked_s, own_s)
         service.view.books.end(now, self.request, uncached_tokens=uncached, cached_tokens=cached or 0, busy_s=busy_s)
-        service.hear(Lesson(opened.choice, usage, size, opened.event_tokens))
+        service.hear(Lesson(choice, usage, size, self._event_tokens))

@@ -15,8 +15,9 @@ from typing import Protocol, cast
 
 import httptools
 
-from roundhouse_gateway.client_request import NOT_FORWARDED, ClientRequest
+from roundhouse_gateway.client_request import NOT_FORWARDED, ClientHead, ClientRequest
 from roundhouse_gateway.errors import ApiError
+from roundhouse_gateway.heads import HeadCache, cut_length
 from roundhouse_gateway.replies import CONTINUE
 from roundhouse_gateway.settings import Limits
 
@@ -39,6 +40,8 @@ class RequestHandler(Protocol):
     limits: Limits
     clock: Callable[[], float]
     draining: bool
+    heads: HeadCache[ClientHead]
+    """Of all connections: heads that were parsed before."""
     heartbeat: float
     """The clock, some tenths of a second late: good enough for deadlines, and cheaper."""
 
@@ -70,8 +73,8 @@ class ClientConnection(asyncio.Protocol):
 
     __slots__ = (
         "_advancing", "_allowed_body", "_body", "_busy", "_chunked_reply", "_completed", "_deadline", "_dropped",
-        "_expects", "_framing", "_handler", "_head_bytes", "_headers", "_keep_alive", "_limits", "_lost", "_parser",
-        "_parts", "_paused", "_phase", "_queue", "_stalled_at", "_target", "_transport", "exchange",
+        "_expects", "_first_read", "_framing", "_handler", "_head_bytes", "_headers", "_keep_alive", "_limits",
+        "_lost", "_parser", "_parts", "_paused", "_phase", "_queue", "_stalled_at", "_target", "_transport", "exchange",
     )  # fmt: skip
 
     def __init__(self, handler: RequestHandler) -> None:
@@ -88,6 +91,7 @@ class ClientConnection(asyncio.Protocol):
         self._deadline = 0.0
         self._paused = False
         self._expects = False
+        self._first_read = b""
         self.exchange: ServedExchange | None = None
 
     # -- asyncio.Protocol
@@ -99,6 +103,10 @@ class ClientConnection(asyncio.Protocol):
         self._deadline = self._handler.clock() + self._limits.header_timeout_s
 
     def data_received(self, data: bytes) -> None:
+        begins = self._phase is _IDLE and not (self._busy or self._queue)
+        if begins and self._take_known(data):
+            return
+        self._first_read = data if begins else b""
         while data:
             if self._phase is _REFUSED:
                 return
@@ -184,6 +192,26 @@ class ClientConnection(asyncio.Protocol):
                 )
 
     # -- parsing
+
+    def _take_known(self, data: bytes) -> bool:
+        """Serve a request that came in one piece and whose head was parsed before; False when it is none."""
+        end = data.find(b"\r\n\r\n") + 4
+        key, length = cut_length(data[:end])
+        head = self._handler.heads.get(key)
+        if head is None or end + length != len(data) or length > self._limits.body_bytes:
+            return False
+        self._busy = True
+        self._handler.serve(ClientRequest(head, data[end:]), self)
+        return True
+
+    def _remember(self, head: ClientHead) -> None:
+        """A request that came in one piece: its head need not be parsed again. Only plain ones are kept, whose bytes
+        say everything: one length, kept alive, nothing expected."""
+        data = self._first_read
+        end = data.find(b"\r\n\r\n") + 4
+        key, length = cut_length(data[:end])
+        if end + length == len(data) and len(self._framing) == 1 and head.keep_alive and head.chunked_reply:
+            self._handler.heads.put(key, head)
 
     def _feed(self, data: bytes) -> bytes:
         """Parse; returns what is still to be fed after a request that asks for an upgrade."""
@@ -295,9 +323,12 @@ class ClientConnection(asyncio.Protocol):
         if self._parser.should_upgrade():
             return  # comes again without
         body = self._body if not self._parts else b"".join([self._body, *self._parts])
-        request = ClientRequest(
-            self._parser.get_method(), self._target, self._headers, body, self._keep_alive, self._chunked_reply
-        )
+        lines = b"".join(self._headers)
+        head = ClientHead(self._parser.get_method(), self._target, lines, self._keep_alive, self._chunked_reply)
+        if self._first_read:
+            self._remember(head)
+            self._first_read = b""
+        request = ClientRequest(head, body)
         if self._busy or self._queue:
             self._queue.append(request)
         else:

@@ -26,22 +26,28 @@ NOT_RELAYED: Final = _HOP_BY_HOP | frozenset({b"content-length", b"x-request-id"
 """Response headers (lower case) that never reach a client as the engine sent them."""
 
 
-class ClientRequest:
-    """``headers`` are the lines to forward. ``chunked_reply``: the client understands chunked transfer (HTTP/1.1)."""
+class ClientHead:
+    """``lines``: the header lines to forward. ``chunked_reply``: the client understands chunked transfer (HTTP/1.1)."""
 
-    __slots__ = ("body", "chunked_reply", "headers", "keep_alive", "method", "target")
+    __slots__ = ("chunked_reply", "keep_alive", "lines", "method", "target")
 
-    def __init__(
-        self, method: bytes, target: bytes, headers: list[bytes], body: bytes, keep_alive: bool, chunked_reply: bool
-    ) -> None:
+    def __init__(self, method: bytes, target: bytes, lines: bytes, keep_alive: bool, chunked_reply: bool) -> None:
         self.method = method
         self.target = target
-        self.headers = headers
-        self.body = body
+        self.lines = lines
         self.keep_alive = keep_alive
         self.chunked_reply = chunked_reply
 
+
+class ClientRequest:
+    __slots__ = ("body", "head")
+
+    def __init__(self, head: ClientHead, body: bytes) -> None:
+        self.head = head
+        self.body = body
+
     def for_engine(self, host: bytes, request_id: int, body: bytes) -> bytes:
+        head = self.head
         return b"%b %b HTTP/1.1\r\nhost: %b\r\n%bx-request-id: %016x\r\ncontent-length: %d\r\n\r\n%b" % (
-            self.method, self.target, host, b"".join(self.headers), request_id, len(body), body,
+            head.method, head.target, host, head.lines, request_id, len(body), body,
         )  # fmt: skip

@@ -16,23 +16,27 @@ import orjson
 
 from roundhouse_gateway.bookings import Booking
 from roundhouse_gateway.client_connection import ClientConnection
-from roundhouse_gateway.client_request import ClientRequest
+from roundhouse_gateway.client_request import ClientHead, ClientRequest
 from roundhouse_gateway.errors import ApiError
 from roundhouse_gateway.exchange import Exchange
 from roundhouse_gateway.fleet import Fleet, Service
+from roundhouse_gateway.heads import HeadCache
 from roundhouse_gateway.journal import Journal, Record
 from roundhouse_gateway.metrics import Metrics
+from roundhouse_gateway.replica import Replica
 from roundhouse_gateway.replies import error_reply, json_reply
-from roundhouse_gateway.request_body import read_body
+from roundhouse_gateway.request_body import RequestBody, read_body
 from roundhouse_gateway.retry_budget import RetryBudget
 from roundhouse_gateway.router import Route
 from roundhouse_gateway.settings import Settings
+from roundhouse_gateway.spot_check import EVERY, SpotCheck, check_payload
 
 log = logging.getLogger(__name__)
 
 REFRESH_S: Final = 0.1
 CHECK_S: Final = 0.5
 FLUSH_S: Final = 1.0
+PAUSE_AFTER_BUG_S: Final = 1.0
 
 _INFERENCE: Final = {b"/v1/chat/completions": "/v1/chat/completions", b"/v1/completions": "/v1/completions"}
 _MODELS: Final = b"/v1/models"
@@ -66,7 +70,9 @@ class DataPlane:
         self.exchanges: set[Exchange] = set()
         self.draining = False
         self.heartbeat = clock()
+        self.heads: HeadCache[ClientHead] = HeadCache()
         self._count = 0
+        self._spot_checks: set[SpotCheck] = set()
         self._server: asyncio.Server | None = None
         self._no_exchange = asyncio.Event()
         self._no_connection = asyncio.Event()
@@ -87,11 +93,15 @@ class DataPlane:
         while True:
             now = self.clock()
             self.heartbeat = now
-            self.fleet.refresh(now)
-            self.metrics.settle()
-            if now - checked >= CHECK_S:
-                checked = now
-                self._check(now)
+            try:
+                self.fleet.refresh(now)
+                self.metrics.settle()
+                if now - checked >= CHECK_S:
+                    checked = now
+                    self._check(now)
+            except Exception:  # a bug that one service or request meets must not end all others
+                log.exception("tick_failed")
+                await asyncio.sleep(PAUSE_AFTER_BUG_S)
             await asyncio.sleep(REFRESH_S)
 
     async def drain(self, timeout_s: float) -> None:
@@ -111,6 +121,8 @@ class DataPlane:
             await _within(FLUSH_S, self._no_connection)
         for connection in list(self.connections):
             connection.abort()
+        for check in list(self._spot_checks):
+            await check.pool.close()
         await self.fleet.close()
 
     def _check(self, now: float) -> None:
@@ -118,6 +130,8 @@ class DataPlane:
             connection.check(now)
         for exchange in list(self.exchanges):
             exchange.check(now)
+        for check in list(self._spot_checks):
+            check.check(now)
         self.fleet.check(now)
 
     # -- requests
@@ -154,7 +168,7 @@ class DataPlane:
     def _serve(self, request: ClientRequest, connection: ClientConnection, number: int) -> None:
         if self.draining:
             raise ApiError(503, "shutting_down", "The gateway is shutting down.", retry_after_s=1, close=True)
-        target = request.target
+        target = request.head.target
         path = _INFERENCE.get(target) or _INFERENCE.get(_path(target))
         if path is not None:
             _allow(request, b"POST")
@@ -181,6 +195,23 @@ class DataPlane:
         self.exchanges.add(exchange)
         connection.exchange = exchange
         exchange.start(ranking, now)
+        if number % EVERY == 0:
+            self._spot_check(exchange.replica, service, body, path)
+
+    def _spot_check(self, replica: Replica, service: Service, body: RequestBody, path: str) -> None:
+        renderer = service.renderer(replica.digest) if replica.predictable else None
+        payload = check_payload(renderer, body.fields, path) if renderer is not None else None
+        if payload is not None:
+            check = SpotCheck(replica, self.clock, self._spot_checked)
+            self._spot_checks.add(check)
+            check.start(payload)
+
+    def _spot_checked(self, check: SpotCheck, result: str) -> None:
+        self._spot_checks.discard(check)
+        check.pool.retire()
+        self.metrics.spot_checks[result] += 1
+        if result == "inexact":
+            log.warning("rendering_inexact replica=%s", check.replica)
 
     def _service(self, model: str) -> Service:
         service = self.fleet.resolve(model)
@@ -205,7 +236,7 @@ class DataPlane:
     def _answer(
         self, body: dict[str, object], request: ClientRequest, connection: ClientConnection, number: int
     ) -> None:
-        keep_alive = request.keep_alive and not connection.closing
+        keep_alive = request.head.keep_alive and not connection.closing
         headers = [b"x-request-id: %016x\r\n" % number]
         self.metrics.requests["", "200"] += 1
         connection.reply(json_reply(200, orjson.dumps(body), headers, keep_alive=keep_alive), keep_alive)
@@ -213,10 +244,10 @@ class DataPlane:
     def _refuse(
         self, error: ApiError, connection: ClientConnection, number: int, request: ClientRequest | None
     ) -> None:
-        keep_alive = request is not None and request.keep_alive and not error.close and not connection.closing
+        keep_alive = request is not None and request.head.keep_alive and not error.close and not connection.closing
         self.metrics.requests["", str(error.status)] += 1
         self.metrics.errors[error.code] += 1
-        head_only = request is not None and request.method == b"HEAD"
+        head_only = request is not None and request.head.method == b"HEAD"
         reply = error_reply(error, request_id=b"%016x" % number, keep_alive=keep_alive, head_only=head_only)
         connection.reply(reply, keep_alive)
 
@@ -242,8 +273,8 @@ def _path(target: bytes) -> bytes:
 
 
 def _allow(request: ClientRequest, method: bytes) -> None:
-    if request.method != method:
-        used, allowed = request.method.decode("ascii", "replace"), method.decode()
+    if request.head.method != method:
+        used, allowed = request.head.method.decode("ascii", "replace"), method.decode()
         raise ApiError(405, "invalid_request", f"{used} is not allowed here; use {allowed}.", allow=allowed)
 
 

@@ -16,15 +16,16 @@ from typing import Any, Protocol
 import orjson
 from roundhouse_engines.dialect import Mark, Usage
 
+from roundhouse_gateway.answer import AnswerHead
 from roundhouse_gateway.bookings import Booking
 from roundhouse_gateway.client_connection import ClientConnection
-from roundhouse_gateway.client_request import NOT_RELAYED, ClientRequest
+from roundhouse_gateway.client_request import ClientRequest
 from roundhouse_gateway.errors import ApiError
 from roundhouse_gateway.journal import CANDIDATES_KEPT, Attempt, Record
 from roundhouse_gateway.metrics import Metrics
 from roundhouse_gateway.pick import Choice, Reason
 from roundhouse_gateway.replica import Replica
-from roundhouse_gateway.replies import LAST_CHUNK, chunk, error_event, error_reply, status_line
+from roundhouse_gateway.replies import LAST_CHUNK, chunk, error_event, error_reply
 from roundhouse_gateway.request_body import RequestBody
 from roundhouse_gateway.retry_budget import RetryBudget
 from roundhouse_gateway.router import Route
@@ -83,8 +84,8 @@ class Exchange:
     """Reads an answer for `UpstreamConnection`, serves `ClientConnection`, runs on a `Replica`."""
 
     __slots__ = (
-        "_attempt", "_attempts", "_body", "_booking", "_choice", "_client", "_headers", "_heard_at", "_host",
-        "_kept", "_matched", "_parts", "_parts_bytes", "_phase", "_ranking", "_relay", "_replica", "_request", "_route",
+        "_answer", "_attempt", "_attempts", "_body", "_booking", "_choice", "_client", "_depths", "_heard_at", "_host",
+        "_kept", "_parts", "_parts_bytes", "_phase", "_ranking", "_relay", "_replica", "_request", "_route",
         "_sent_at", "_started", "_started_at", "_status", "_ttft_s", "_upstream",
     )  # fmt: skip
 
@@ -113,7 +114,7 @@ class Exchange:
         self._started_at = now
         self._started = self._host.wall_clock()
         self._ranking = ranking[:CANDIDATES_KEPT]
-        self._matched = self._route.matched_bytes(self._ranking)
+        self._depths = self._route.depths
         self._host.retries.request()
         best = ranking[0]
         self._send(best, best.reason or Reason.ONLY, now)
@@ -122,11 +123,16 @@ class Exchange:
     def number(self) -> int:
         return self._booking.request
 
+    @property
+    def replica(self) -> Replica:
+        """Where it runs."""
+        return self._replica
+
     def record(self, finish: str = "open", usage: Usage | None = None, total_s: float | None = None) -> Record:
         """The request for the journal, as it stands."""
         return Record(
             self._booking.request, self._route.service.key, self._body.model, self._route.path, self._started,
-            self._body.streams, self._route.prompt.size.bytes, self._ranking, self._matched, self._attempts,
+            self._body.streams, self._route.prompt.size.bytes, self._ranking, self._depths, self._attempts,
             self._choice.cached_tokens, usage, self._ttft_s, total_s, self._status, finish,
         )  # fmt: skip
 
@@ -147,7 +153,7 @@ class Exchange:
         self._sent_at = self._heard_at = now
         self._status = 0
         self._relay: StreamRelay | None = None
-        self._headers: list[tuple[bytes, bytes]] = []
+        self._answer: AnswerHead | None = None
         self._parts: list[bytes] = []
         self._parts_bytes = 0
         replica = self._replica
@@ -157,13 +163,28 @@ class Exchange:
 
     # -- AnswerReader
 
-    def answer_head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        self._status = status
-        self._headers = headers
-        if 200 <= status < 300 and _is_event_stream(headers):
+    def answer_head(self, head: AnswerHead) -> None:
+        self._status = head.status
+        self._answer = head
+        if head.is_event_stream and 200 <= head.status < 300:
             self._relay = StreamRelay(
                 self._replica.dialect, drop_usage=self._body.needs_usage_splice, rename=self._rename()
             )
+
+    def answer_chunk(self, framed: bytes, start: int) -> None:
+        relay = self._relay
+        if (
+            relay is not None
+            and relay.verbatim
+            and self._phase is _RELAYING
+            and framed.endswith(b"\n\n\r\n")
+            and relay.plain(framed)
+            and self._request.head.chunked_reply
+        ):
+            self._heard_at = self._host.clock()
+            self._client.write(framed)
+        else:
+            self.answer_data(framed[start:-2], False)
 
     def answer_data(self, data: bytes, complete: bool) -> None:
         if self._phase is _DONE:
@@ -207,7 +228,7 @@ class Exchange:
         framed = self._frame(out, last=complete and end is Mark.DONE)
         if self._phase is _WAITING and relay.started:
             self._first_event(self._heard_at)
-            framed = self._head(b"transfer-encoding: chunked\r\n" if self._request.chunked_reply else b"") + framed
+            framed = self._head(b"transfer-encoding: chunked\r\n" if self._request.head.chunked_reply else b"") + framed
         if framed:
             self._client.write(framed)
         if end is None:
@@ -219,7 +240,7 @@ class Exchange:
             self._end("complete", relay.usage)
 
     def _frame(self, out: bytes, *, last: bool) -> bytes:
-        if not self._request.chunked_reply:
+        if not self._request.head.chunked_reply:
             return out
         framed = chunk(out) if out else b""
         return framed + LAST_CHUNK if last else framed
@@ -238,7 +259,7 @@ class Exchange:
         status, message = _error_of(relay.error_event.partition(b"data:")[2])
         if self._phase is _WAITING and 400 <= status < 500:
             self._first_event(self._host.clock())
-            head = self._head(b"transfer-encoding: chunked\r\n" if self._request.chunked_reply else b"")
+            head = self._head(b"transfer-encoding: chunked\r\n" if self._request.head.chunked_reply else b"")
             self._client.write(head + self._frame(relay.error_event, last=True))
             self._end("refused")
         else:
@@ -276,25 +297,22 @@ class Exchange:
         return ModelRename(engine, asked) if engine and engine != asked else None
 
     def _head(self, framing: bytes) -> bytes:
-        lines = [status_line(self._status)]
-        for name, value in self._headers:
-            if name.lower() not in NOT_RELAYED:
-                lines.append(b"%b: %b\r\n" % (name, value))
-        lines.append(b"x-request-id: %016x\r\n" % self._booking.request)
-        if self._host.settings.explain_headers:
-            lines.append(
-                b"%bx-roundhouse-predicted-cached-tokens: %d\r\nx-roundhouse-reason: %b\r\n"
-                % (self._replica.explain_header, self._choice.cached_tokens, self._attempt.reason.encode())
-            )
-        lines.append(framing)
         self._kept = self._keeps_alive
-        lines.append(b"\r\n" if self._kept else b"connection: close\r\n\r\n")
-        return b"".join(lines)
+        assert self._answer is not None
+        explained = b""
+        if self._host.settings.explain_headers:
+            explained = b"%bx-roundhouse-predicted-cached-tokens: %d\r\nx-roundhouse-reason: %b\r\n" % (
+                self._replica.explain_header, self._choice.cached_tokens, self._attempt.reason.encode(),
+            )  # fmt: skip
+        end = b"\r\n" if self._kept else b"connection: close\r\n\r\n"
+        return b"%bx-request-id: %016x\r\n%b%b%b" % (
+            self._answer.relayed, self._booking.request, explained, framing, end,
+        )  # fmt: skip
 
     @property
     def _keeps_alive(self) -> bool:
         request = self._request
-        return request.keep_alive and request.chunked_reply and not self._client.closing
+        return request.head.keep_alive and request.head.chunked_reply and not self._client.closing
 
     # -- ServedExchange
 
@@ -395,13 +413,6 @@ class Exchange:
         self._booking.end(now, usage, None if prompt.exact_tokens is not None else prompt.size)
         self._host.leave(self, self.record(finish, usage, now - self._started_at))
         self._client.finish(self._kept and finish != "broken")
-
-
-def _is_event_stream(headers: list[tuple[bytes, bytes]]) -> bool:
-    for name, value in headers:
-        if name.lower() == b"content-type":
-            return value.lower().startswith(b"text/event-stream")
-    return False
 
 
 def _upstream_error(message: str) -> ApiError:

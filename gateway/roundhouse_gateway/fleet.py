@@ -18,7 +18,7 @@ from roundhouse_kv.gateway_feed import ServiceView
 from roundhouse_kv.records import Member, Profile
 from roundhouse_kv.render import Renderer
 
-from roundhouse_gateway.learning import Shape, start_shape
+from roundhouse_gateway.learning import NAMED_VARIANCE, UNNAMED_VARIANCE, Shape, Speed, start_shape
 from roundhouse_gateway.pick import Choice, MeanRequest
 from roundhouse_gateway.replica import Replica
 from roundhouse_gateway.settings import Patience
@@ -57,14 +57,17 @@ class Service:
 
     def __init__(self, view: ServiceView, patience: Patience, clock: Callable[[], float]) -> None:
         self.view = view
+        self.key = view.entry.key
         self._patience = patience
         self._clock = clock
-        self._shapes: dict[tuple[str, str], Shape] = {}
+        self._shapes: dict[tuple[str, str, int], Shape] = {}
         self._renderers: dict[str, Renderer | None] = {}
         self._bad_members: set[str] = set()
         self.replicas: dict[UUID, Replica] = {}
         self.digests = [""]
         self.order: list[Replica] = []
+        self.pods: list[UUID] = []
+        self.all_predictable = False
         self.ratios = TokenRatios()
         self.mean = MeanRequest(0.05, 500.0)
         self.mean_completion = 200.0
@@ -72,10 +75,6 @@ class Service:
         self.in_flight = 0
         self.last_request_at: float | None = None
         self.control_fields: frozenset[str] = frozenset()
-
-    @property
-    def key(self) -> str:
-        return self.view.entry.key
 
     @property
     def model_id(self) -> str:
@@ -111,6 +110,8 @@ class Service:
         digests = Counter(r.digest for r in self.replicas.values() if r.predictable)
         self.digests = [digest for digest, _ in digests.most_common()] or [""]
         self.order = list(self.replicas.values())
+        self.pods = [replica.pod_uid for replica in self.order]
+        self.all_predictable = all(replica.predictable for replica in self.order)
         self.control_fields = frozenset[str]().union(*(r.dialect.control_fields for r in self.replicas.values()))
 
     def _replica(self, member: Member) -> Replica | None:
@@ -121,7 +122,7 @@ class Service:
             known = self.replicas.get(uid)
             if known is not None and (known.member.address, known.member.port) == (member.address, member.port):
                 return known
-            made = Replica(member, self._shape("", member.gpu_type), self._patience, self._clock)
+            made = Replica(member, self._shape("", member), self._patience, self._clock)
         except (ValueError, EngineError) as error:
             self._bad_members.add(member.pod_uid)
             log.error("member_unusable service=%s replica=%s: %s", self.key, member.name, error)
@@ -133,11 +134,11 @@ class Service:
 
     def _observe(self, replica: Replica, member: Member, now: float) -> None:
         seen = self.view.leases.get(member.replica_uid)
-        replica.observe(member, seen, self.view.books.load(replica.pod_uid, now).requests)
-        digest = replica.lease.lease.profile if replica.lease is not None else ""
-        if digest != replica.digest:
-            replica.digest = digest
-            replica.shape = self._shape(digest, member.gpu_type)
+        restarted = replica.observe(member, seen, self.view.books.load(replica.pod_uid, now).requests)
+        replica.digest = replica.lease.lease.profile if replica.lease is not None else ""
+        shape = self._shape(replica.digest, member)
+        if restarted or shape is not replica.shape:
+            replica.shape, replica.speed = shape, Speed()
             replica.refresh()
         replica.predictable, replica.reason = self._predictable(replica)
 
@@ -172,14 +173,15 @@ class Service:
             log.error("profile_unusable service=%s digest=%s: %s", self.key, profile.digest, error)
             return None
 
-    def _shape(self, digest: str, gpu_type: str) -> Shape:
-        shape = self._shapes.get((digest, gpu_type))
+    def _shape(self, digest: str, member: Member) -> Shape:
+        """One for each profile and kind of GPU; while the profile is unknown, an average model's."""
+        profile = self.view.profiles.get(digest)
+        key = (digest if profile is not None else "", member.gpu_type, member.gpus)
+        shape = self._shapes.get(key)
         if shape is None:
-            profile = self.view.profiles.get(digest)
             sizes = (profile.parameters, profile.layers, profile.hidden_size) if profile is not None else (0, 0, 0)
-            shape = Shape(*start_shape(*sizes, gpu_type))
-            if profile is not None or not digest:
-                self._shapes[digest, gpu_type] = shape
+            variance = NAMED_VARIANCE if member.gpu_type else UNNAMED_VARIANCE
+            shape = self._shapes[key] = Shape(*start_shape(*sizes, member.gpu_type, member.gpus), variance)
         return shape
 
     def _learn(self, now: float) -> None:

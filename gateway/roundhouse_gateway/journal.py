@@ -6,6 +6,7 @@ from roundhouse_engines.dialect import Usage
 
 from roundhouse_gateway.pick import Choice, Reason, Standing
 from roundhouse_gateway.replica import Replica
+from roundhouse_gateway.tokens import CHUNK_BYTES
 
 KEPT: Final = 10_000
 CANDIDATES_KEPT: Final = 8
@@ -25,7 +26,7 @@ class Attempt:
 
 class Record(NamedTuple):
     """One request, over or still open. ``number`` is its id, ``started`` Unix seconds, ``status`` 0 while nothing was
-    answered; ``ranking`` and ``matched_bytes`` (of the same candidates) as they were at its first pick."""
+    answered; ``ranking`` and ``depths`` (chunks held, by replica) as they were at its first pick."""
 
     number: int
     service: str
@@ -35,7 +36,7 @@ class Record(NamedTuple):
     streams: bool
     prompt_bytes: int
     ranking: list[Choice]
-    matched_bytes: list[int]
+    depths: dict[str, int]
     attempts: list[Attempt]
     cached_predicted: int
     usage: Usage | None
@@ -56,7 +57,7 @@ class Record(NamedTuple):
             "path": self.path,
             "streams": self.streams,
             "promptBytes": self.prompt_bytes,
-            "candidates": [_candidate(c, m) for c, m in zip(self.ranking, self.matched_bytes, strict=True)],
+            "candidates": [_candidate(c, CHUNK_BYTES * self.depths.get(c.replica.name, 0)) for c in self.ranking],
             "picks": [{"replica": a.replica, "reason": a.reason, "outcome": a.outcome} for a in self.attempts],
             "actual": {
                 "promptTokens": usage.prompt_tokens if usage is not None else None,

@@ -43,6 +43,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self.requests: defaultdict[tuple[str, str], int] = defaultdict(int)
+        self.spot_checks: defaultdict[str, int] = defaultdict(int)
+        self.wire_errors: defaultdict[str, int] = defaultdict(int)
         self.errors: defaultdict[str, int] = defaultdict(int)
         self.picks: defaultdict[str, int] = defaultdict(int)
         self.retries: defaultdict[str, int] = defaultdict(int)
@@ -82,6 +84,8 @@ class Metrics:
         service = ("service",)
         yield _counter("requests", "Requests answered, by service and status.", ("service", "code"), self.requests)
         yield _counter("errors", "Errors of the gateway's own, by code.", ("code",), self.errors)
+        yield _counter("spot_checks", "Renderings checked by agents, by result.", ("result",), self.spot_checks)
+        yield _counter("wire_errors", "Unreadable messages, by what they were.", ("what",), self.wire_errors)
         yield _counter("picks", "Replicas picked, by reason.", ("reason",), self.picks)
         yield _counter("retries", "Requests sent again, by what went wrong.", ("cause",), self.retries)
         yield _counter("streams_broken", "Streams ended by an error.", ("service", "cause"), self.broken_streams)

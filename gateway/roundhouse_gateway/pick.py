@@ -135,6 +135,7 @@ class Choice(NamedTuple):
 
 
 _ORDER = itemgetter(1, 6)  # standing, total_s
+_choice = tuple.__new__  # a named tuple's own constructor costs twice as much, and a fleet is ranked for each request
 
 
 def pick(
@@ -160,13 +161,15 @@ def pick(
         if replica.closed_until > now:
             standing = Standing.BROKEN
         hit = known if known < tokens else tokens - 1
-        own_s = replica.cost.seconds(tokens - hit, hit)
+        cost, uncached = replica.cost, tokens - hit
+        own_s = cost.b + cost.f * uncached * (cost.a + cost.q * (hit + uncached / 2))  # cost.seconds, without a call
         booked_s, context = load.prefill_s, float(load.context_tokens)
         if replica.unknown_waiting or replica.unknown_running:
             booked_s += replica.unknown_waiting * mean.prefill_s
             context += (replica.unknown_waiting + replica.unknown_running) * mean.context_tokens
         context_s = SECONDS_PER_CONTEXT_TOKEN * context
-        ranking.append(Choice(replica, standing, hit, booked_s, own_s, context_s, booked_s + own_s + context_s))
+        total_s = booked_s + own_s + context_s
+        ranking.append(_choice(Choice, (replica, standing, hit, booked_s, own_s, context_s, total_s, None)))
     if len(ranking) > 1:
         ranking.sort(key=_ORDER)
     if ranking:
@@ -180,15 +183,17 @@ def _settle(ranking: list[Choice], prompt: PromptFacts, random: Random) -> None:
     reason = _REASON_OF.get(best.standing)
     if len(ranking) == 1:
         reason = reason or Reason.ONLY
-    elif _near(ranking[1], best):
+    elif ranking[1].total_s - best.total_s < NEAR_TIE_S and ranking[1].standing is best.standing:
         affinity = prompt.affinity()
-        best = ranking.pop(_winner(ranking, affinity, random))
-        ranking.insert(0, best)
+        winner = _winner(ranking, affinity, random)
+        if winner:
+            best = ranking.pop(winner)
+            ranking.insert(0, best)
         reason = reason or (Reason.RANDOM if affinity is None else Reason.AFFINITY)
     elif reason is None:
         hits = [choice.cached_tokens for choice in ranking]
         reason = Reason.CACHE if best.cached_tokens == max(hits) > min(hits) else Reason.LOAD
-    ranking[0] = Choice(*best[:7], reason)
+    ranking[0] = _choice(Choice, (*best[:7], reason))
 
 
 def _winner(ranking: Sequence[Choice], affinity: int | None, random: Random) -> int:

@@ -24,7 +24,7 @@ class Prompt:
     """``keys``: prefix keys, none when nothing can be predicted. ``conversation``: the last assistant message, "" when
     there is none. ``exact_tokens``: the prompt came as token ids. ``tokens``: their number, or its `estimate`."""
 
-    __slots__ = ("_ratios", "conversation", "data", "exact_tokens", "keys", "size", "tokens")
+    __slots__ = ("_estimate", "conversation", "data", "exact_tokens", "keys", "size", "tokens")
 
     def __init__(
         self, data: bytes, size: TextSize, keys: list[int], conversation: str = "", exact_tokens: int | None = None
@@ -38,12 +38,12 @@ class Prompt:
 
     def estimate(self, ratios: TokenRatios) -> None:
         """Set ``tokens``, and what `cached_tokens` goes by."""
-        self._ratios = ratios
+        self._estimate = ratios.estimate(self.size)
         if self.exact_tokens is None:
-            self.tokens = ratios.tokens(self.size)
+            self.tokens = self._estimate.tokens
 
     def cached_tokens(self, matched_bytes: int, block_size: int) -> int:
-        return self._ratios.cached_tokens(self.size, matched_bytes, block_size=block_size, prompt_tokens=self.tokens)
+        return self._estimate.cached_tokens(matched_bytes, block_size)
 
     def affinity(self) -> int | None:
         """Hash of the prompt up to the end of the last assistant message; None when this is the first turn."""
@@ -56,6 +56,16 @@ class Prompt:
 
 def read_prompt(fields: Mapping[str, Any], path: str, renderer: Renderer | None, digest: str) -> Prompt:
     """Never raises. ``digest`` names the profile that ``renderer`` was made of."""
+    if path == CHAT and renderer is not None and renderer.encode_text is not None:
+        planned = renderer.planned(fields)
+        if planned is not None:
+            turns = fields["messages"]
+            return _whole(
+                planned,
+                renderer.encode_text(planned),
+                _last_said(turns) if len(turns) > 1 else "",
+                root_key(digest, "", _salt(fields)),
+            )
     if path != CHAT:
         prompt = fields.get("prompt")
         if isinstance(prompt, list):
@@ -64,8 +74,7 @@ def read_prompt(fields: Mapping[str, Any], path: str, renderer: Renderer | None,
             fields = {**fields, "prompt": prompt[0]}
     turns = _turns(fields) if path == CHAT else []
     said = _last_said(turns) if len(turns) > 1 else ""
-    salt = fields.get("cache_salt")
-    salt = salt if isinstance(salt, str) else ""
+    salt = _salt(fields)
     if renderer is not None:
         try:
             rendered = renderer.render(fields, path)
@@ -82,6 +91,15 @@ def read_prompt(fields: Mapping[str, Any], path: str, renderer: Renderer | None,
     data = text.encode("utf-8", "replace")
     keys = chain_keys(data, root_key(digest, "", salt)) if digest and len(data) >= CHUNK_BYTES else []
     return Prompt(data, TextSize.of(text, sum([_other_parts(turn) for turn in turns])), keys, said)
+
+
+def _whole(text: str, data: bytes, said: str, root: int) -> Prompt:
+    return Prompt(data, TextSize.of(text), chain_keys(data, root), said)
+
+
+def _salt(fields: Mapping[str, Any]) -> str:
+    salt = fields.get("cache_salt")
+    return salt if isinstance(salt, str) else ""
 
 
 def _several(prompts: list[Any]) -> Prompt:

@@ -40,6 +40,9 @@ class Replica:
 
     def __init__(self, member: Member, shape: Shape, patience: Patience, clock: Callable[[], float]) -> None:
         self.member = member
+        self.name = member.name
+        self.epoch = 0
+        self.block_size = DEFAULT_BLOCK_SIZE
         self.pod_uid = UUID(member.pod_uid)
         self.dialect: Dialect = load_dialect(member.engine)
         self.pool = UpstreamPool(
@@ -61,39 +64,35 @@ class Replica:
         self.facts = self._facts()
 
     @property
-    def name(self) -> str:
-        return self.member.name
-
-    @property
-    def epoch(self) -> int:
-        return self.lease.lease.epoch if self.lease is not None else 0
-
-    @property
-    def block_size(self) -> int:
-        return (self.lease.lease.block_size if self.lease is not None else 0) or DEFAULT_BLOCK_SIZE
-
-    @property
     def drain_deadline(self) -> float | None:
         """When its streams must have ended (monotonic), None while it is not draining."""
         if self.lease is None or self.lease.lease.state != "draining":
             return None
         return self.lease.heard_at + self.lease.lease.remaining_ms / 1000
 
-    def observe(self, member: Member, seen: SeenLease | None, booked_requests: int) -> None:
-        """A look at catalogue and lease. ``booked_requests``: in everybody's books, against what the engine reports."""
+    def observe(self, member: Member, seen: SeenLease | None, booked_requests: int) -> bool:
+        """A look at catalogue and lease; True when a new engine process is seen.
+
+        ``booked_requests``: in everybody's books, against what the engine reports.
+        """
         self.member = member
+        restarted = False
         if seen is not None and seen.lease.pod_uid != member.pod_uid:
             seen = None  # an earlier pod's
         if seen is not None and self.lease is not None and seen.lease.epoch != self.lease.lease.epoch:
             self.history.clear()
             self.breaker.succeeded()
             self.truth = TruthCheck()
+            restarted = True
         self.lease = seen
+        self.epoch = seen.lease.epoch if seen is not None else 0
+        self.block_size = (seen.lease.block_size if seen is not None else 0) or DEFAULT_BLOCK_SIZE
         if seen is not None and seen.lease is not self._reported:
             self._reported = seen.lease
             self._unknown = _beyond_books(seen.lease.waiting, seen.lease.running, booked_requests)
             self.history.capacity = max(LEAST_KEYS, seen.lease.kv_tokens * BYTES_PER_TOKEN // 256)
         self.refresh()
+        return restarted
 
     def refresh(self) -> None:
         """Make ``facts`` current after anything changed that goes into them."""

@@ -33,11 +33,6 @@ class RequestBody:
         return is_unambiguous(self.raw, self.fields)
 
     @property
-    def asks_for_usage(self) -> bool:
-        options = self.fields.get("stream_options")
-        return isinstance(options, dict) and options.get("include_usage") is True
-
-    @property
     def needs_usage_splice(self) -> bool:
         """Streams, did not ask, and its ``stream_options`` are nothing that the engine should refuse."""
         if not self.streams or not self.unambiguous:

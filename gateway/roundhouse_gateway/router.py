@@ -16,46 +16,44 @@ MAX_CHOICES: Final = 128
 
 
 class Route:
-    """One request's way through the fleet. The prompt is read once; `rank` may be asked again for a retry."""
+    """One request's way through the fleet. The prompt is read once; `rank` may be asked again for a retry.
 
-    __slots__ = ("_depths", "_event_depths", "_prompts", "_random", "context_tokens", "path", "prompt", "service")
+    ``depths``: chunks of the prompt that each replica, by name, is predicted to hold, as of the last `rank`."""
+
+    __slots__ = ("_event_depths", "_prompts", "_random", "context_tokens", "depths", "path", "prompt", "service")
 
     def __init__(self, service: Service, fields: Mapping[str, Any], path: str, random: Random) -> None:
         self.service = service
         self.path = path
         self._random = random
-        digests = service.digests
-        self._prompts = {digest: read_prompt(fields, path, service.renderer(digest), digest) for digest in digests}
-        self.prompt: Prompt = self._prompts[digests[0]]
+        digest, *others = service.digests
+        self.prompt: Prompt = read_prompt(fields, path, service.renderer(digest), digest)
+        self._prompts = {digest: self.prompt}
+        for other in others:
+            self._prompts[other] = read_prompt(fields, path, service.renderer(other), other)
         self.prompt.estimate(service.ratios)
         answer = _answer_tokens(fields, service.mean_completion)
         self.context_tokens = _choices(fields) * int(self.prompt.tokens + answer)
-        self._depths: dict[Replica, int] = {}
-        self._event_depths: dict[Replica, int] = {}
+        self.depths: dict[str, int] = {}
+        self._event_depths: dict[str, int] = {}
 
     def rank(self, now: float, *, without: Collection[UUID] = ()) -> list[Choice]:
         """Best first; ``without`` leaves pods out."""
         service = self.service
         replicas: Sequence[Replica] = service.order
+        pods: Sequence[UUID] = service.pods
         if without:
             replicas = [r for r in replicas if r.pod_uid not in without]
-        load = service.view.books.load
+            pods = [r.pod_uid for r in replicas]
         return pick(
             self.prompt,
             [r.facts for r in replicas],
-            [load(r.pod_uid, now) for r in replicas],
+            service.view.books.loads(pods, now),
             self._cached(replicas, now),
             now,
             random=self._random,
             mean=service.mean,
         )
-
-    def matched_bytes(self, ranking: Sequence[Choice]) -> list[int]:
-        """Of each candidate, the bytes of the prompt that it holds by prediction."""
-        if not self._depths:
-            return [0] * len(ranking)
-        replicas = self.service.replicas
-        return [CHUNK_BYTES * self._depths.get(replicas[c.replica.pod_uid], 0) for c in ranking]
 
     def open(self, booking: Booking, choice: Choice, replica: Replica, now: float) -> None:
         """Enter the pick into the books, and what the replica will hold because of it."""
@@ -64,40 +62,47 @@ class Route:
         if keys:
             if not replica.predictable:
                 replica.history.add(keys, now)
-            keys = keys[self._depths.get(replica, 0) :]
-            depth = self._event_depths.get(replica, 0)
-            event_tokens = self._tokens_of(depth, replica) if depth else 0
+            keys = keys[self.depths.get(replica.name, 0) :]
+            depth = self._event_depths.get(replica.name, 0)
+            event_tokens = self.prompt.cached_tokens(CHUNK_BYTES * depth, replica.block_size) if depth else 0
         booking.open(choice, now, replica.epoch, self.context_tokens, keys, event_tokens)
 
     def _cached(self, replicas: Sequence[Replica], now: float) -> list[int]:
         """Prompt tokens that each replica has cached or will have: by events and by what was just sent there; or by
         history alone."""
-        view = self.service.view
-        held = {digest: view.index.match(p.keys) for digest, p in self._prompts.items() if p.keys}
-        if not held:
-            return [0] * len(replicas)
+        service, view = self.service, self.service.view
+        if self.depths:
+            self.depths, self._event_depths = {}, {}
+        if len(self._prompts) == 1:
+            keys = self.prompt.keys
+            if not keys:
+                return [0] * len(replicas)
+            matches = view.index.depths(keys)
+            if not matches and service.all_predictable and not view.books.expects(keys[0]):
+                return [0] * len(replicas)
+            held = {service.digests[0]: matches}
+        else:
+            held = {digest: view.index.depths(p.keys) for digest, p in self._prompts.items() if p.keys}
         cached: list[int] = []
         for replica in replicas:
-            prompt = self._prompt_of(replica)
-            keys = prompt.keys
+            keys = self._prompt_of(replica).keys
             if replica.predictable:
                 matched = held.get(replica.digest)
-                depth = matched.get(replica.pod_uid, 0) if matched else 0
-                self._event_depths[replica] = depth
+                depth = matched.get(replica.pod_uid.int, 0) if matched else 0
+                self._event_depths[replica.name] = depth
             else:
                 depth = replica.history.depth(keys, now)
             if depth < len(keys):
                 depth += view.books.expected_depth(replica.pod_uid, keys, depth)
-            self._depths[replica] = depth
-            cached.append(self._tokens_of(depth, replica) if depth else 0)
+            self.depths[replica.name] = depth
+            cached.append(self.prompt.cached_tokens(CHUNK_BYTES * depth, replica.block_size) if depth else 0)
         return cached
 
     def _prompt_of(self, replica: Replica) -> Prompt:
         """Under the replica's own profile when it can be predicted, else under any: history only compares prompts."""
-        return self._prompts.get(replica.digest, self.prompt) if replica.predictable else self.prompt
-
-    def _tokens_of(self, depth: int, replica: Replica) -> int:
-        return self.prompt.cached_tokens(CHUNK_BYTES * depth, replica.block_size)
+        if len(self._prompts) == 1 or not replica.predictable:
+            return self.prompt
+        return self._prompts.get(replica.digest, self.prompt)
 
 
 def _choices(fields: Mapping[str, Any]) -> int:

@@ -36,14 +36,20 @@ class ModelRename:
 
 class StreamRelay:
     """One response. After `feed`: ``started`` (the first data event is out), ``end`` (DONE, ABORT or ERROR once seen),
-    ``usage`` (once seen), ``error_event`` (the event that ended it)."""
+    ``usage`` (once seen), ``error_event`` (the event that ended it), ``verbatim`` (whole events that are ``plain`` may
+    go to the client without asking `feed`)."""
 
-    __slots__ = ("_dialect", "_drop_usage", "_held", "_rename", "_rest", "end", "error_event", "started", "usage")
+    __slots__ = (
+        "_dialect", "_drop_usage", "_held", "_rename", "_rest", "end", "error_event", "plain", "started", "usage",
+        "verbatim",
+    )  # fmt: skip
 
     def __init__(self, dialect: Dialect, *, drop_usage: bool, rename: ModelRename | None) -> None:
         self._dialect = dialect
         self._drop_usage = drop_usage
         self._rename = rename
+        self.plain = dialect.plain
+        self.verbatim = False
         self._rest = bytearray()
         self._held = b""
         self.started = False
@@ -57,9 +63,11 @@ class StreamRelay:
             return b""
         block = data if not self._rest and data.endswith(b"\n\n") else self._whole_events(data)
         if not block:
+            self.verbatim = False
             return b""
-        if not self.started or not self._dialect.plain(block):
+        if not self.started or not self.plain(block):
             block = self._sift(block)
+        self.verbatim = self.started and self.end is None and self._rename is None and not self._rest
         if self._rename is not None:
             block = self._rename.apply(block)
         return block

@@ -28,6 +28,26 @@ class TextSize(NamedTuple):
         return cls(ascii_bytes, len(text.encode("utf-8", "replace")) - ascii_bytes, parts)
 
 
+class Estimate(NamedTuple):
+    """A prompt's length in tokens, its text in bytes, and tokens per byte of that text."""
+
+    tokens: int
+    bytes: int
+    per_byte: float
+
+    def cached_tokens(self, matched_bytes: int, block_size: int) -> int:
+        """Tokens that the engine will report as cached when the first ``matched_bytes`` are.
+
+        A chunk half known on average is added (all the rest, when every whole chunk matched) and half a block taken
+        off; the last token is always computed.
+        """
+        if matched_bytes <= 0:
+            return 0
+        known = matched_bytes + CHUNK_BYTES // 2 if matched_bytes <= self.bytes - CHUNK_BYTES else self.bytes
+        tokens = int(known * self.per_byte - block_size / 2 + 0.5)
+        return max(0, min(tokens, self.tokens - 1))
+
+
 class TokenRatios:
     """Tokens per byte of one service's tokenizer. Start: 4 ASCII bytes or 2.5 others a token, 256 tokens a part."""
 
@@ -43,22 +63,11 @@ class TokenRatios:
         self._prior = (self.ascii, self.other)
         self._sums = [0.0] * 5
 
-    def tokens(self, size: TextSize) -> int:
+    def estimate(self, size: TextSize) -> "Estimate":
         ascii_bytes, other_bytes, parts = size
-        return int(ascii_bytes * self.ascii + other_bytes * self.other + parts * self.part + 0.5) or 1
-
-    def cached_tokens(self, size: TextSize, matched_bytes: int, *, block_size: int, prompt_tokens: int) -> int:
-        """Tokens that the engine will report as cached when the first ``matched_bytes`` are.
-
-        A chunk half known on average is added and half a block taken off; the last token is always computed.
-        """
-        if matched_bytes <= 0 or size.bytes <= 0:
-            return 0
-        known = min(size.bytes, matched_bytes + CHUNK_BYTES // 2)
-        if matched_bytes > size.bytes - CHUNK_BYTES:
-            known = size.bytes  # every whole chunk matched
-        per_byte = (size.ascii_bytes * self.ascii + size.other_bytes * self.other) / size.bytes
-        return max(0, min(round(known * per_byte - block_size / 2), prompt_tokens - 1))
+        text = ascii_bytes * self.ascii + other_bytes * self.other
+        total = ascii_bytes + other_bytes
+        return Estimate(int(text + parts * self.part + 0.5) or 1, total, text / total if total else 0.0)
 
     def learn(self, size: TextSize, prompt_tokens: int) -> None:
         if size.bytes <= 0 or prompt_tokens <= 0:

@@ -6,16 +6,13 @@ request again on a fresh one (`Failure.STALE`). Nothing here knows about routing
 """
 
 import asyncio
-import logging
 from collections.abc import Callable
 from enum import Enum, auto
 from typing import Protocol, cast
 
 import httptools
 
-log = logging.getLogger(__name__)
-
-MAX_HEAD_BYTES = 64 << 10
+from roundhouse_gateway.answer import MAX_HEAD_BYTES, AnswerHead, ChunkedBody, read_head
 
 
 class Failure(Enum):
@@ -30,7 +27,11 @@ class Failure(Enum):
 class AnswerReader(Protocol):
     """The request that a connection works for. A callback may cancel or send elsewhere; nothing follows it then."""
 
-    def answer_head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None: ...
+    def answer_head(self, head: AnswerHead) -> None: ...
+
+    def answer_chunk(self, framed: bytes, start: int) -> None:
+        """A read that is one chunk of the body, with its framing: ``framed[start:-2]``. The answer goes on."""
+        ...
 
     def answer_data(self, data: bytes, complete: bool) -> None:
         """Body bytes of one read, de-chunked, maybe none; ``complete``: the answer ends here."""
@@ -43,15 +44,18 @@ class UpstreamConnection(asyncio.Protocol):
     """One TCP connection to an engine."""
 
     __slots__ = (
-        "_body", "_complete", "_head_bytes", "_head_done", "_headers", "_lost", "_parser", "_paused", "_payload",
-        "_pool", "_reader", "_received", "_reusable", "_reused", "_transport", "idle_since",
+        "_chunks", "_head", "_left", "_lost", "_paused", "_payload", "_pool", "_reader", "_received", "_rest",
+        "_reused", "_transport", "idle_since",
     )  # fmt: skip
 
     def __init__(self, pool: "UpstreamPool") -> None:
         self._pool = pool
-        self._parser = httptools.HttpResponseParser(self)  # it begins anew after each kept-alive answer
         self._transport: asyncio.Transport | None = None
         self._reader: AnswerReader | None = None
+        self._head: AnswerHead | None = None
+        self._chunks: ChunkedBody | None = None
+        self._left = -1  # bytes of the body still to come; -1: not told beforehand
+        self._rest = b""
         self._payload = b""
         self._reused = False
         self._received = False
@@ -68,13 +72,9 @@ class UpstreamConnection(asyncio.Protocol):
     def send(self, reader: AnswerReader, payload: bytes) -> None:
         """Start a request; while the connection is still being made, it leaves when it is there."""
         self._reader = reader
+        self._rest = b""
         self._received = False
-        self._complete = False
-        self._head_done = False
-        self._reusable = False
-        self._head_bytes = 0
-        self._headers: list[tuple[bytes, bytes]] = []
-        self._body: list[bytes] = []
+        self._head = None
         if self._transport is None:
             self._payload = payload
         else:
@@ -122,18 +122,38 @@ class UpstreamConnection(asyncio.Protocol):
             return
         self._received = True
         try:
-            self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            if self._head is None:
+                data = self._take_head(data)
+                if self._head is None or self._reader is None:
+                    return
+            chunks = self._chunks
+            if chunks is not None:
+                if data:
+                    start = chunks.whole_chunk(data)
+                    if start:
+                        self._reader.answer_chunk(data, start)
+                        return
+                    data = chunks.feed(data)
+                complete = chunks.complete
+            elif self._left >= 0:
+                self._left -= len(data)
+                if self._left < 0:
+                    raise ValueError("more than one answer")
+                complete = not self._left
+            else:
+                complete = False
+        except (httptools.HttpParserError, ValueError) as error:
             self._fail(Failure.PROTOCOL, str(error) or type(error).__name__)
             self.cancel()
             return
-        if self._body or self._complete:
-            self._deliver()
+        if complete:
+            self._complete(data)
+        elif data:
+            self._reader.answer_data(data, False)
 
     def eof_received(self) -> bool | None:
-        if self._reader is not None and self._head_done and not self._complete and not self._framed():
-            self._complete = True  # an answer without length or chunks ends with the connection
-            self._deliver()
+        if self._reader is not None and self._head is not None and self._left < 0 and self._chunks is None:
+            self._complete(b"")  # an answer without length or chunks ends with the connection
         return None
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -144,55 +164,44 @@ class UpstreamConnection(asyncio.Protocol):
         else:
             self._fail(Failure.CUT, str(exc) if exc else "connection closed")
 
-    # -- httptools
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if self._head_done:
-            return  # a trailer
-        self._head_bytes += len(name) + len(value)
-        if self._head_bytes > MAX_HEAD_BYTES:
-            raise ValueError("answer head too large")
-        self._headers.append((name, value))
-
-    def on_headers_complete(self) -> None:
-        if self._complete:
-            raise ValueError("more than one answer")
-        status = self._parser.get_status_code()
-        if status < 200:
-            self._headers = []
-            return
-        self._head_done = True
-        if self._reader is not None:
-            self._reader.answer_head(status, self._headers)
-
-    def on_body(self, body: bytes) -> None:
-        self._body.append(body)
-
-    def on_message_complete(self) -> None:
-        self._complete = self._head_done  # not after an informational answer
-        self._reusable = self._parser.should_keep_alive()  # the parser forgets it after this callback
-
     # -- inner
 
-    def _deliver(self) -> None:
-        reader = self._reader
-        if reader is None:
-            return
-        body = self._body
-        data = body[0] if len(body) == 1 else b"".join(body)
-        self._body = []
-        if self._complete:
-            self.resume()
-            self._reader = None
-            if self._reusable and not self._lost:
-                self._pool.release(self)
-            else:
-                self.close()
-        reader.answer_data(data, self._complete)
+    def _take_head(self, data: bytes) -> bytes:
+        """Wait for the whole head, read it and pass it on; returns what follows it."""
+        if self._rest:
+            data, self._rest = self._rest + data, b""
+        while True:
+            end = data.find(b"\r\n\r\n") + 4
+            if end < 4 or end > MAX_HEAD_BYTES:
+                if len(data) > MAX_HEAD_BYTES:
+                    raise ValueError("answer head too large")
+                if not b"HTTP/1.".startswith(data[:7]):
+                    raise ValueError("not an HTTP answer")
+                self._rest = data
+                return b""
+            head, length = read_head(data[:end])
+            data = data[end:]
+            if head.status >= 200:
+                break
+        self._head = head
+        self._chunks = ChunkedBody() if head.chunked and head.has_body else None
+        self._left = (length if head.has_length else -1) if head.has_body else 0
+        if self._reader is not None:
+            self._reader.answer_head(head)
+        return data
 
-    def _framed(self) -> bool:
-        names = {name.lower() for name, _ in self._headers}
-        return b"content-length" in names or b"transfer-encoding" in names
+    def _complete(self, data: bytes) -> None:
+        """The answer has come to its end: the connection is free before its reader goes on."""
+        reader, head = self._reader, self._head
+        if self._paused:
+            self.resume()
+        self._reader = None
+        if head is not None and head.reusable and not self._lost:
+            self._pool.release(self)
+        else:
+            self.close()
+        if reader is not None:
+            reader.answer_data(data, True)
 
     def _fail(self, failure: Failure, detail: str) -> None:
         reader, self._reader = self._reader, None

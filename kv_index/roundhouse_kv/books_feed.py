@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Final
 
 from roundhouse_kv.books import Books
-from roundhouse_kv.books_wire import BookMessage, decode_message, encode_message, is_echo
+from roundhouse_kv.books_wire import decode_message, encode_message, is_echo
 from roundhouse_kv.errors import RedisUnavailable, WireError
 from roundhouse_kv.names import ServiceKeys
 from roundhouse_kv.redis_link import RedisLink
@@ -58,7 +58,7 @@ class BooksFeed:
         try:
             books.apply(decode_message(data), self._clock())
         except WireError as error:
-            log.warning("books message unreadable", extra={"service": keys.prefix, "error": str(error)})
+            log.warning("books_message_unreadable", extra={"service": keys.prefix, "error": str(error)})
 
     async def run(self) -> None:
         """Send until cancelled."""
@@ -91,14 +91,15 @@ class BooksFeed:
             try:
                 self._connection = await dial(self._link.config, self._replied)
             except RedisUnavailable as error:
-                log.debug("books not sent", extra={"error": str(error)})
+                log.debug("books_not_sent", extra={"error": str(error)})
                 await asyncio.sleep(TICK_S)
                 continue
             self._refused = False
             self._all_tables_due(self._clock())
             while not self._connection.lost.is_set() and generation == self._link.generation:
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._connection.lost.wait(), TICK_S)
+                    async with asyncio.timeout(TICK_S):
+                        await self._connection.lost.wait()
             self._connection.close()
 
     def _all_tables_due(self, now: float) -> None:
@@ -128,7 +129,7 @@ class BooksFeed:
             books = self._books[keys]
             for message in _due(books, now):
                 if usable and connection is not None:
-                    connection.send("PUBLISH", keys.books_channel, encode_message(message))
+                    connection.send("PUBLISH", keys.books_channel, message)
             due = books.outbox_due(now)
             if due is None:
                 self._dirty.discard(keys)
@@ -140,16 +141,16 @@ class BooksFeed:
     def _replied(self, reply: Reply) -> None:
         if isinstance(reply, Exception) and not self._refused:
             self._refused = True
-            log.warning("books refused", extra={"error": str(reply)})
+            log.warning("books_refused", extra={"error": str(reply)})
 
 
-def _due(books: Books, now: float) -> list[BookMessage]:
+def _due(books: Books, now: float) -> list[bytes]:
     """Changes first: a table must not overtake them."""
     messages = []
     delta = books.outbox(now)
     if delta is not None:
         messages.append(delta)
-    messages += books.asks()
+    messages += map(encode_message, books.asks())
     if books.table_due:
-        messages.append(books.table(now))
+        messages.append(encode_message(books.table(now)))
     return messages

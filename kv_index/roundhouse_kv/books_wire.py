@@ -3,6 +3,7 @@
 message = header(24) + entries; entry = fixed part(72) + n·8 bytes of expected keys
 """
 
+from collections.abc import Sequence
 from enum import IntEnum
 from functools import lru_cache
 from struct import Struct, pack, unpack_from
@@ -69,6 +70,18 @@ class BookMessage(NamedTuple):
     writer: int
     seq: int
     entries: tuple[BookEntry, ...] = ()
+
+
+def pack_header(kind: Kind, entries: int, writer: int, seq: int) -> bytes:
+    return _HEADER.pack(VERSION, kind, 0, entries, writer, seq)
+
+
+pack_entry = _ENTRY.pack
+"""For a writer that need not make a `BookEntry` of each entry first: fields in the order of the wire."""
+
+
+def pack_keys(keys: Sequence[int]) -> bytes:
+    return pack(f"<{len(keys)}Q", *keys)
 
 
 def encode_message(message: BookMessage) -> bytes:

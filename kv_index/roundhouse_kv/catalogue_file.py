@@ -23,7 +23,7 @@ def save_catalogue(path: Path, catalogue: Catalogue) -> None:
         fresh.write_bytes(msgspec.json.encode(fields))
         os.replace(fresh, path)
     except OSError as error:
-        log.warning("catalogue not saved", extra={"path": str(path), "error": str(error)})
+        log.warning("catalogue_not_saved", extra={"path": str(path), "error": str(error)})
 
 
 def load_catalogue(path: Path) -> Catalogue | None:
@@ -34,5 +34,5 @@ def load_catalogue(path: Path) -> Catalogue | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, WireError, msgspec.MsgspecError) as error:
-        log.warning("saved catalogue unreadable", extra={"path": str(path), "error": str(error)})
+        log.warning("saved_catalogue_unreadable", extra={"path": str(path), "error": str(error)})
         return None

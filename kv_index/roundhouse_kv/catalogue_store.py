@@ -127,6 +127,6 @@ def parse_catalogue(fields: Mapping[bytes, bytes]) -> Catalogue | None:
         try:
             services[key] = decode_record(ServiceEntry, data)
         except WireError as error:
-            log.warning("catalogue entry unreadable", extra={"service": key, "error": str(error)})
+            log.warning("catalogue_entry_unreadable", extra={"service": key, "error": str(error)})
             unreadable.append(key)
     return Catalogue(term, version, services, tuple(unreadable))

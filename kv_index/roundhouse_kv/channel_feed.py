@@ -39,7 +39,7 @@ class ChannelFeed:
             try:
                 await self._listen()
             except RedisUnavailable as error:
-                log.debug("channels unavailable", extra={"error": str(error)})
+                log.debug("channels_unavailable", extra={"error": str(error)})
             await asyncio.sleep(RETRY_S)
 
     async def _listen(self) -> None:
@@ -52,7 +52,8 @@ class ChannelFeed:
                 if self._subscribed != self.handlers.keys():
                     await self._subscribe(connection)
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(connection.lost.wait(), TICK_S)
+                    async with asyncio.timeout(TICK_S):
+                        await connection.lost.wait()
         finally:
             connection.close()
 

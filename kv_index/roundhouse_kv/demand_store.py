@@ -81,5 +81,5 @@ def _parse(kind: type[R], values: Mapping[int, bytes | None]) -> dict[int, R]:
         try:
             records[number] = decode_record(kind, data)
         except WireError as error:
-            log.warning("record unreadable", extra={"kind": kind.__name__, "error": str(error)})
+            log.warning("record_unreadable", extra={"kind": kind.__name__, "error": str(error)})
     return records

@@ -5,6 +5,7 @@ to a request: dropped when it ends without a first event, else kept for a while 
 ones are there.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
@@ -22,27 +23,27 @@ class ExpectedKeys:
     """Counts owners per pod and key."""
 
     def __init__(self) -> None:
-        self._owners: dict[UUID, dict[int, int]] = {}
+        self._owners: dict[int, Counter[int]] = {}  # by the pod's uid as an int
         self._holds: list[_Hold] = []
 
     def add(self, pod_uid: UUID, keys: Sequence[int]) -> None:
         if keys:
-            owners = self._owners.setdefault(pod_uid, {})
-            for key in keys:
-                owners[key] = owners.get(key, 0) + 1
+            owners = self._owners.get(pod_uid.int)
+            if owners is None:
+                owners = self._owners[pod_uid.int] = Counter()
+            owners.update(keys)
 
     def remove(self, pod_uid: UUID, keys: Sequence[int]) -> None:
-        owners = self._owners.get(pod_uid)
+        owners = self._owners.get(pod_uid.int)
         if owners is None:
             return
         for key in keys:
-            left = owners.get(key, 0) - 1
-            if left > 0:
-                owners[key] = left
+            if (left := owners[key]) > 1:
+                owners[key] = left - 1
             else:
                 owners.pop(key, None)
         if not owners:
-            del self._owners[pod_uid]
+            del self._owners[pod_uid.int]
 
     def hold(self, pod_uid: UUID, epoch: int, keys: tuple[int, ...], until: float) -> None:
         """From now on the keys belong to nobody and go at ``until``."""
@@ -56,15 +57,16 @@ class ExpectedKeys:
         """Held keys of an earlier epoch (None: of any) go at once."""
         self._let_go([h for h in self._holds if h.pod_uid == pod_uid and (epoch is None or h.epoch < epoch)])
 
+    def anywhere(self, key: int) -> bool:
+        return any([key in owners for owners in self._owners.values()])
+
     def depth(self, pod_uid: UUID, keys: Sequence[int], start: int) -> int:
         """How many keys from index ``start`` on are expected, without a hole."""
-        owners = self._owners.get(pod_uid) if self._owners else None
-        if owners is None:
+        owners = self._owners.get(pod_uid.int)
+        if owners is None or start >= len(keys) or keys[start] not in owners:
             return 0
-        at = start
-        while at < len(keys) and keys[at] in owners:
-            at += 1
-        return at - start
+        there = [*map(owners.__contains__, keys[start:]), False]
+        return there.index(False)
 
     def __len__(self) -> int:
         return sum(len(owners) for owners in self._owners.values())

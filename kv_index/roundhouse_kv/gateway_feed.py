@@ -104,7 +104,7 @@ class GatewayFeed:
                 await self._poll_leases()
                 await self._poll_profiles()
             except RedisUnavailable as error:
-                log.debug("poll failed", extra={"error": str(error)})
+                log.debug("poll_failed", extra={"error": str(error)})
             if self._link.settled:
                 for view in self._views.values():
                     view.judge(self._clock())
@@ -126,7 +126,7 @@ class GatewayFeed:
         try:
             read = await self._store.read()
         except WireError as error:
-            log.warning("catalogue unreadable", extra={"error": str(error)})
+            log.warning("catalogue_unreadable", extra={"error": str(error)})
             return
         if read is not None:
             self._confirmed_at = self._clock()
@@ -160,7 +160,7 @@ class GatewayFeed:
                 try:
                     profile = await store.read_profile(digest)
                 except WireError as error:
-                    log.warning("profile unreadable", extra={"digest": digest, "error": str(error)})
+                    log.warning("profile_unreadable", extra={"digest": digest, "error": str(error)})
                     view.unreadable_profiles.add(digest)
                     continue
                 if profile is not None:
@@ -201,7 +201,7 @@ class GatewayFeed:
         try:
             lease = decode_record(Lease, data)
         except WireError as error:
-            log.warning("lease unreadable", extra={"service": view.keys.prefix, "error": str(error)})
+            log.warning("lease_unreadable", extra={"service": view.keys.prefix, "error": str(error)})
             return
         if view.hear(lease, self._clock()) and lease.profile and lease.profile not in view.profiles:
             self._poll_now.set()

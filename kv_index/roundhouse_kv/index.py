@@ -30,6 +30,8 @@ LAG_ALLOWED_S: Final = 2.0
 RELOAD_PAUSE_S: Final = 1.0
 RELOAD_PAUSE_MAX_S: Final = 8.0
 LOAD_SLICE_KEYS: Final = 4096
+NO_SLOT: Final = -1
+"""Of a pod without keys: its first keys take one, so that a snapshot does not need two of the mirror's 64."""
 _SUMS_KEPT: Final = 64
 _SOURCES_KEPT: Final = 8
 _MASKS_KEPT: Final = 1024
@@ -45,7 +47,7 @@ class _Pod:
 
     epoch: int
     source: int
-    slot: int
+    slot: int = NO_SLOT
     seq: int = 0
     count: int = 0
     xor: int = 0
@@ -98,7 +100,7 @@ class ServiceIndex:
         self.mirror = Mirror(expected_keys)
         self._pods: dict[UUID, _Pod] = {}
         self._uids: dict[int, UUID] = {}
-        self._named: dict[int, frozenset[UUID]] = {}
+        self._named: dict[int, frozenset[int]] = {}
         self._changes: list[Change] = []
         self._now = 0.0
 
@@ -200,10 +202,17 @@ class ServiceIndex:
 
     def match(self, keys: Sequence[int]) -> Mapping[UUID, int]:
         """How many leading keys each pod holds, from events only; pods that hold none are absent."""
-        depths: dict[UUID, int] = {}
+        return {UUID(int=number): depth for number, depth in self.depths(keys).items()}
+
+    def depths(self, keys: Sequence[int]) -> Mapping[int, int]:
+        """`match` by the pods' uids as ints, whose hashes cost a tenth."""
+        depths: dict[int, int] = {}
         for depth, mask in self.mirror.lookup(keys):
-            named = self._named.get(mask) or self._name(mask)
-            depths.update(dict.fromkeys(named, depth))
+            found = dict.fromkeys(self._named.get(mask) or self._name(mask), depth)
+            if depths:
+                depths.update(found)
+            else:
+                depths = found
         return depths
 
     def trusted(self, pod_uid: UUID) -> bool:
@@ -232,12 +241,15 @@ class ServiceIndex:
         if batch.seq <= pod.seq:
             return
         if batch.clear:
-            self._empty(batch.pod_uid, pod)
+            self._empty(pod)
         elif batch.seq != pod.seq + 1:
             pod.await_seq(batch.seq, now)
             return
         for section in batch.sections:
             if section.tier == TIER_GPU:
+                if pod.slot == NO_SLOT:
+                    pod.slot = self.mirror.take()
+                    self._show(batch.pod_uid, pod.slot)
                 self._count(pod, section.op, section.keys)
                 self._changes.append(Change(pod.slot, section.op is Op.ADD, section.keys))
         pod.reached(batch.seq)
@@ -246,22 +258,20 @@ class ServiceIndex:
         """The pod's record, made or brought to a newer epoch as needed."""
         pod = self._pods.get(uid)
         if pod is None:
-            pod = self._pods[uid] = _Pod(epoch, source, self.mirror.take())
-            self._show(uid, pod.slot)
+            pod = self._pods[uid] = _Pod(epoch, source)
         elif epoch > pod.epoch:
             pod.epoch = epoch
-            self._empty(uid, pod)
+            self._empty(pod)
         return pod
 
-    def _empty(self, uid: UUID, pod: _Pod) -> None:
+    def _empty(self, pod: _Pod) -> None:
         if pod.count or not pod.sound:
             self._hide(pod)
-            pod.emptied(self.mirror.take())
-            self._show(uid, pod.slot)
+            pod.emptied(NO_SLOT)
 
-    def _name(self, mask: int) -> frozenset[UUID]:
+    def _name(self, mask: int) -> frozenset[int]:
         """The pods of a mask, remembered: prompts share beginnings, so the same masks come again and again."""
-        named = frozenset(uid for slot, uid in self._uids.items() if mask >> slot & 1)
+        named = frozenset(uid.int for slot, uid in self._uids.items() if mask >> slot & 1)
         if len(self._named) >= _MASKS_KEPT:
             self._named.clear()
         self._named[mask] = named
@@ -270,8 +280,9 @@ class ServiceIndex:
     def _hide(self, pod: _Pod) -> None:
         self._named.clear()
         self._flush()
-        self.mirror.drop(pod.slot)
-        del self._uids[pod.slot]
+        if pod.slot != NO_SLOT:
+            self.mirror.drop(pod.slot)
+            del self._uids[pod.slot]
 
     def _show(self, uid: UUID, slot: int) -> None:
         self._named.clear()

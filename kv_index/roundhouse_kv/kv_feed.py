@@ -75,7 +75,7 @@ class KvFeed:
                 try:
                     busy = await self._turn()
                 except RedisUnavailable as error:
-                    log.debug("KV log unavailable", extra={"error": str(error)})
+                    log.debug("kv_log_unavailable", extra={"error": str(error)})
                     busy = False
                     await asyncio.sleep(RETRY_S)
                 await asyncio.sleep(PAUSE_S if busy else 0)
@@ -141,7 +141,7 @@ class KvFeed:
     async def _check(self, service: _Followed) -> None:
         """Has the log been lost, or cut past our position? Then every pod's snapshot is asked for again."""
         if service.keys in self._reader.positions and not await self._reader.check(service.keys):
-            log.info("KV log was cut", extra={"service": service.keys.prefix})
+            log.info("kv_log_was_cut", extra={"service": service.keys.prefix})
             service.fresh = set(service.members)
 
     async def _load(self, service: _Followed, snapshot: KvSnapshot) -> None:

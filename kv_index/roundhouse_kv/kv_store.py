@@ -147,7 +147,7 @@ async def read_snapshots(link: RedisLink, keys: ServiceKeys, pod_uids: Iterable[
         try:
             snapshot = decode_snapshot(data)
         except WireError as error:
-            log.warning("snapshot unreadable", extra={"pod_uid": str(uid), "error": str(error)})
+            log.warning("snapshot_unreadable", extra={"pod_uid": str(uid), "error": str(error)})
             continue
         if snapshot.pod_uid == uid:
             found[uid] = snapshot
@@ -160,7 +160,7 @@ def _decode(entries: Iterable[tuple[bytes, Mapping[bytes, bytes]]]) -> list[KvBa
         try:
             batches.append(decode_batch(fields.get(_FIELD, b"")))
         except WireError as error:
-            log.warning("KV batch unreadable", extra={"stream_id": stream_id.decode(), "error": str(error)})
+            log.warning("kv_batch_unreadable", extra={"stream_id": stream_id.decode(), "error": str(error)})
     return batches
 
 

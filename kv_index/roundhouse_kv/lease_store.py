@@ -82,5 +82,5 @@ def parse_leases(uids: Iterable[str], values: Iterable[bytes | None]) -> dict[st
         try:
             leases[uid] = decode_record(Lease, data)
         except WireError as error:
-            log.warning("lease unreadable", extra={"replica_uid": uid, "error": str(error)})
+            log.warning("lease_unreadable", extra={"replica_uid": uid, "error": str(error)})
     return leases

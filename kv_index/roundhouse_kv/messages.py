@@ -10,6 +10,7 @@ Where a part that is no text stands, `MARK` is put: what is rendered up to it is
 import json
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from roundhouse_kv.errors import RenderError
@@ -23,6 +24,7 @@ _TEXT_FIELDS: Final = {
     "refusal": "refusal",
     "thinking": "thinking",
 }
+_PLAIN_ROLES: Final = ("user", "assistant")
 _DEVELOPER: Final = re.compile(r"""["']developer["']""")
 _BILLING_LINE: Final = re.compile(r"x-anthropic-billing-header:[^\n]*\n?")
 
@@ -34,11 +36,16 @@ def normalise_messages(messages: object, *, listed: bool, template: str) -> list
     """Messages as the template gets them. ``listed``: its content is a list of parts. Raises `RenderError`."""
     if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
         raise RenderError("messages is not a list with at least one message")
-    knows_developer = _DEVELOPER.search(template) is not None
+    knows_developer = _names_developer(template)
     result = [_message(message, listed, knows_developer) for message in messages]
     if not knows_developer and any(message["role"] == "developer" for message in result):
         result = _as_system(result)
     return result
+
+
+@lru_cache(maxsize=64)
+def _names_developer(template: str) -> bool:
+    return _DEVELOPER.search(template) is not None
 
 
 def normalise_tools(tools: object) -> list[Any] | None:
@@ -60,6 +67,10 @@ def _tool(tool: object) -> dict[str, Any]:
 
 
 def _message(message: object, listed: bool, knows_developer: bool) -> Message:
+    if type(message) is dict and len(message) == 2 and not listed and message.get("role") in _PLAIN_ROLES:
+        content = message.get("content")
+        if type(content) is str:
+            return {"role": message["role"], "content": content}  # what the rest comes to for most messages
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise RenderError("a message has no role")
     role = message["role"]

@@ -101,7 +101,7 @@ class OperatorFeed:
                 await self._read_demand()
                 self._polled_at = self._clock()
             except RedisUnavailable as error:
-                log.debug("operator poll failed", extra={"error": str(error)})
+                log.debug("operator_poll_failed", extra={"error": str(error)})
             await asyncio.sleep(self._period)
 
     async def _check_catalogue(self) -> None:
@@ -110,7 +110,7 @@ class OperatorFeed:
             return
         stamp = await self._catalogue.stamp()
         if expected == self._expected and (stamp != expected or self._link.run_id != self._expected_run_id):
-            log.info("catalogue differs", extra={"stored": stamp, "expected": expected})
+            log.info("catalogue_differs", extra={"stored": stamp, "expected": expected})
             self._on_republish()
 
     async def _read_leases(self) -> None:

@@ -11,6 +11,7 @@ Seconds are kept as whole microseconds, so that sums come back to exactly zero.
 
 from bisect import insort
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -31,50 +32,56 @@ class BookedLoad(NamedTuple):
     unanswered: int = 0
 
 
-@dataclass(slots=True, eq=False)
 class Booking:
     """One request on one pod. ``owed``: its prefill still counts. ``first_at``: when its first event was seen. ``pod``:
-    the books that it stands in."""
+    the books that it stands in. ``order``: its place in the pod's queue; of picks in the same instant the smaller
+    request id is earlier."""
 
-    writer: int
-    request: int
-    pod_uid: UUID
-    epoch: int
-    picked_at: float
-    prefill_us: int
-    context_tokens: int
-    streams: bool
-    priority: int = 0
-    expected: tuple[int, ...] = ()
-    owed: bool = True
-    first_at: float | None = None
-    uncached_tokens: int = 0
-    cached_tokens: int = 0
-    busy_us: int = 0
-    pod: "PodBooks" = field(init=False)
+    __slots__ = (
+        "busy_us", "cached_tokens", "context_tokens", "epoch", "expected", "first_at", "order", "owed", "picked_at",
+        "pod", "pod_uid", "prefill_us", "priority", "request", "streams", "uncached_tokens", "writer",
+    )  # fmt: skip
 
-    def __post_init__(self) -> None:
-        if not 1 <= self.prefill_us <= U32_MAX:
-            self.prefill_us = min(max(self.prefill_us, 1), U32_MAX)
-        if not 0 <= self.context_tokens <= U32_MAX:
-            self.context_tokens = min(max(self.context_tokens, 0), U32_MAX)
-        if not -128 <= self.priority <= 127:
-            self.priority = min(max(self.priority, -128), 127)
+    pod: "PodBooks"
 
-    @property
-    def booked(self) -> tuple[float, int]:
-        """Earlier or later; of picks in the same instant the smaller request id is earlier."""
-        return self.picked_at, self.request
+    def __init__(
+        self,
+        writer: int,
+        request: int,
+        pod_uid: UUID,
+        epoch: int,
+        picked_at: float,
+        prefill_us: int,
+        context_tokens: int,
+        streams: bool,
+        priority: int = 0,
+        expected: tuple[int, ...] = (),
+    ) -> None:
+        self.writer = writer
+        self.request = request
+        self.pod_uid = pod_uid
+        self.epoch = epoch
+        self.picked_at = picked_at
+        self.prefill_us = prefill_us if 1 <= prefill_us <= U32_MAX else min(max(prefill_us, 1), U32_MAX)
+        self.context_tokens = context_tokens if 0 <= context_tokens <= U32_MAX else min(max(context_tokens, 0), U32_MAX)
+        self.streams = streams
+        self.priority = priority if -128 <= priority <= 127 else min(max(priority, -128), 127)
+        self.expected = expected
+        self.owed = True
+        self.first_at: float | None = None
+        self.uncached_tokens = self.cached_tokens = self.busy_us = 0
+        self.order = (-self.priority, picked_at, request)
 
 
-def _place(booking: Booking) -> tuple[int, tuple[float, int]]:
-    return -booking.priority, booking.booked
+_ORDER = attrgetter("order")
 
 
 @dataclass(slots=True)
 class PodBooks:
-    """``freed_at``: when the last head was released; the present head has been worked on since then at most."""
+    """``uid``: the pod's. ``freed_at``: when the last head was released; the present head has been worked on since then
+    at most."""
 
+    uid: bytes
     freed_at: float
     open: set[Booking] = field(default_factory=set)
     waiting: list[Booking] = field(default_factory=list)
@@ -86,10 +93,11 @@ class PodBooks:
         self.context_tokens += booking.context_tokens
         if booking.owed:
             self.prefill_us += booking.prefill_us
-            if self.waiting:
-                insort(self.waiting, booking, key=_place)
+            waiting = self.waiting
+            if not waiting or waiting[-1].order < booking.order:
+                waiting.append(booking)
             else:
-                self.waiting.append(booking)
+                insort(waiting, booking, key=_ORDER)
 
     def remove(self, booking: Booking, now: float) -> None:
         """The request is over."""
@@ -99,10 +107,15 @@ class PodBooks:
 
     def answer(self, booking: Booking, now: float) -> None:
         """A first event: ``booking`` owes nothing, nor does what was booked before it at no lower priority."""
-        if len(self.waiting) > 1:
-            done = [b for b in self.waiting if b.booked < booking.booked and b.priority >= booking.priority]
-            for each in done:
-                self.release(each, now)
+        order = booking.order
+        done = []
+        for each in self.waiting:
+            if each.order >= order:
+                break  # booked later, or less urgent
+            if each.order[1:] < order[1:]:
+                done.append(each)
+        for each in done:
+            self.release(each, now)
         self.release(booking, now)
 
     def release(self, booking: Booking, now: float) -> None:
@@ -119,24 +132,27 @@ class PodBooks:
 
     def load(self, now: float, priority: int) -> BookedLoad:
         """Prefill and ``unanswered`` count bookings of ``priority`` or above; context and ``requests`` count all."""
-        if not self.waiting:
-            return BookedLoad(0.0, self.context_tokens, len(self.open), 0)
-        self._pass_silent_heads(now)
         waiting = self.waiting
+        if waiting and not waiting[0].streams:
+            self._pass_silent_heads(now)
+        if not waiting:
+            return BookedLoad(0.0, self.context_tokens, len(self.open), 0)
         owed_us = self.prefill_us
-        if waiting and waiting[-1].priority < priority:
+        if waiting[-1].priority < priority:
             waiting = [b for b in waiting if b.priority >= priority]
+            if not waiting:
+                return BookedLoad(0.0, self.context_tokens, len(self.open), 0)
             owed_us = sum(b.prefill_us for b in waiting)
-        seconds = owed_us / 1e6
-        if waiting:
-            seconds += self._correction(waiting[0], now)
-        return BookedLoad(seconds, self.context_tokens, len(self.open), len(waiting))
-
-    def _correction(self, head: Booking, now: float) -> float:
-        """What the head's elapsed time takes off, or adds when it is long overdue."""
+        head, freed_at = waiting[0], self.freed_at
         estimate = head.prefill_us / 1e6
-        elapsed = max(0.0, now - max(head.picked_at, self.freed_at))
-        return max(0.0, elapsed - OVERDUE_AFTER * estimate) - min(elapsed, DRAINED_AT_MOST * estimate)
+        elapsed = now - (head.picked_at if head.picked_at > freed_at else freed_at)
+        seconds = owed_us / 1e6
+        if elapsed > 0:
+            # What its elapsed time takes off the head, or adds when it is long overdue.
+            seconds -= min(elapsed, DRAINED_AT_MOST * estimate)
+            if elapsed > OVERDUE_AFTER * estimate:
+                seconds += elapsed - OVERDUE_AFTER * estimate
+        return BookedLoad(seconds, self.context_tokens, len(self.open), len(waiting))
 
     def _pass_silent_heads(self, now: float) -> None:
         while self.waiting and not self.waiting[0].streams:

@@ -117,7 +117,7 @@ class Profile(Record, frozen=True, kw_only=True):
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One EngineReplica that gateways may send to."""
+    """One EngineReplica that gateways may send to. ``gpus``: how many it has, 0 when it has none or it is not known."""
 
     name: str
     replica_uid: str
@@ -130,6 +130,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     role: Literal["both", "prefill", "decode"] = "both"
     revision: str = ""
     gpu_type: str = ""
+    gpus: int = 0
     terminating: bool = False
 
 

@@ -150,7 +150,7 @@ class RedisLink:
         missed = self._echo_at is None or now - self._echo_at > self.config.echo_s
         if not self._connected or run_id != self.run_id:
             self.generation += 1
-            log.info("redis connected", extra={"run_id": run_id, "generation": self.generation})
+            log.info("redis_connected", extra={"run_id": run_id, "generation": self.generation})
         if missed or not self._connected or run_id != self.run_id:
             self._settles_at = now + self.config.settle_s
         self._connected, self.run_id, self._echo_at = True, run_id, now
@@ -158,7 +158,7 @@ class RedisLink:
 
     def _lost(self, error: RedisUnavailable) -> None:
         if self._connected:
-            log.warning("redis lost", extra={"error": str(error)})
+            log.warning("redis_lost", extra={"error": str(error)})
         self._connected = False
 
 

@@ -9,9 +9,8 @@ is a `RenderError`: no prediction for that request, never an error to the client
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 import jinja2
 import jinja2.ext
@@ -24,6 +23,7 @@ from roundhouse_kv.errors import RenderError
 from roundhouse_kv.keys import chain_keys, root_key
 from roundhouse_kv.messages import MARK, MESSAGE_RULES, Message, normalise_messages, normalise_tools
 from roundhouse_kv.records import Profile
+from roundhouse_kv.render_plan import RenderPlans
 from roundhouse_kv.text import TextCodec
 
 _CONTINUE: Final = "\ue0b6continue\ue0b6"
@@ -31,8 +31,7 @@ _UNPREDICTABLE: Final = frozenset({"chat_template", "documents", "truncate_promp
 _RESERVED: Final = ("messages", "conversation", "tools", "documents", "chat_template", "tokenize")
 
 
-@dataclass(frozen=True, slots=True)
-class Rendered:
+class Rendered(NamedTuple):
     """``text`` is what can be predicted; not ``complete``: a part that is no text (an image) cut it off.
 
     ``add_special_tokens``: the tokenizer puts its BOS before it.
@@ -57,10 +56,23 @@ class Renderer:
             self._template = _environment(clock).from_string(profile.chat_template)
         except jinja2.TemplateError as error:
             raise RenderError(f"chat template does not compile: {error}") from error
+        self._plans = RenderPlans(
+            profile.chat_template, lambda: _environment(clock), self._run,
+            variables=profile.variables, listed=profile.content_format == "openai",
+        )  # fmt: skip
         self._globals = dict(self._template.globals)  # jinja copies them for each rendering, from a slow ChainMap
+
+    def planned(self, body: Mapping[str, Any]) -> str | None:
+        """The whole prompt of a chat, when its shape has a plan and there is nothing but text in it; the same as
+        `chat` gives."""
+        text = self._plans.render(body)
+        return None if text is None or MARK in text else text
 
     def chat(self, body: Mapping[str, Any]) -> Rendered:
         """The prompt of a chat completion. Raises `RenderError` when there is no prediction."""
+        planned = self._plans.render(body)
+        if planned is not None:
+            return _cut_mark(planned, False)
         _check_predictable(body)
         template = self.profile.chat_template
         if not template:
@@ -95,6 +107,11 @@ class Renderer:
             raise RenderError(self.profile.reason or "the profile has no text rules")
         encode = self._codec.encode_completion if rendered.add_special_tokens else self._codec.encode
         return encode(rendered.text)
+
+    @property
+    def encode_text(self) -> Callable[[str], bytes] | None:
+        """`encode` of a plain text; None when the profile has no text rules."""
+        return None if self._codec is None else self._codec.encode
 
     def render(self, body: Mapping[str, Any], path: str) -> Rendered:
         """The prompt of a request to ``…/chat/completions`` or ``…/completions``. Raises `RenderError`."""

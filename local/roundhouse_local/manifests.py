@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import yaml
-from roundhouse_operator.cluster import CONFIG_MAP, INFERENCE_SERVICE, SECRET, Kind, Obj
+from roundhouse_operator.cluster import CONFIG_MAP, INFERENCE_SERVICE, SECRET, Invalid, Kind, Obj
 
+from roundhouse_local.api.tree import clone
 from roundhouse_local.errors import UserError
 
 APPLIED_KINDS = (INFERENCE_SERVICE, SECRET, CONFIG_MAP)
@@ -98,6 +99,10 @@ def _objects(source: str, text: str | bytes, namespace: str) -> Iterator[Manifes
         raise UserError(f"{source}: holds no object")
     for place, document in enumerate(documents, 1):
         where = f"{source}, document {place}" if len(documents) > 1 else source
+        try:
+            document = clone(document)
+        except Invalid as error:
+            raise UserError(f"{where}: {error}") from None
         yield _manifest(where, document, namespace)
 
 

@@ -3,8 +3,8 @@
 Everything here only decides *when* to look at a service; what to do about it is `plan`'s. A crash of the process, or a
 second one that takes over, loses nothing: all state is in the cluster, and Redis is filled again from it.
 
-Tasks of one `OperatorCore`: a watch per kind and namespace; the workers; a resync that lists the services anew now and
-then; the feed that reads leases once a second; a look at Redis' health; the catalogue's publisher. One owner, the `run`
+Tasks of one `OperatorCore`: the sources; the workers; a resync that lists the services anew now and then; the feed that
+reads leases once a second; a look at the health of Redis and sources; the catalogue's publisher. One owner, the `run`
 coroutine, awaits them all; the first that fails ends the rest.
 """
 
@@ -23,6 +23,7 @@ from roundhouse_kv.redis_link import RedisLink
 from roundhouse_operator.agents import Agents, HttpAgents
 from roundhouse_operator.catalogue import CataloguePublisher
 from roundhouse_operator.cluster import ENGINE_REPLICA, INFERENCE_SERVICE, POD, Cluster, ClusterError
+from roundhouse_operator.errors import SourceEnded
 from roundhouse_operator.names import OURS
 from roundhouse_operator.queue import WorkQueue
 from roundhouse_operator.reconcile import Context, Reconciler
@@ -72,6 +73,7 @@ class OperatorCore:
         self._redis_healthy_at = monotonic()
         self.sources = make_sources(self.queue.add) if make_sources else self._make_watches()
         self._listed_at = monotonic()
+        self._unheard_since: float | None = None
 
     async def run(self) -> None:
         async with HttpAgents(self._settings.agent_timeout_s) as http_agents:
@@ -83,7 +85,7 @@ class OperatorCore:
                     *(self._work(reconciler) for _ in range(self._settings.workers)),
                     self._resync(reconciler),
                     self.feed.run(),
-                    self._watch_redis(reconciler),
+                    self._watch_health(reconciler),
                     self.publisher.run(),
                 ]
             )
@@ -108,6 +110,7 @@ class OperatorCore:
             requeue=self.queue.add,
             purge=self._purge,
             redis_healthy=self.redis_healthy,
+            wrote=self._wrote,
             clock=self._clock,
         )
 
@@ -187,15 +190,28 @@ class OperatorCore:
                 if self._watched(key):
                     self.queue.add(key)
 
-    async def _watch_redis(self, reconciler: Reconciler) -> None:
-        """Every service says whether its live data is fresh."""
+    async def _watch_health(self, reconciler: Reconciler) -> None:
+        """Services say whether their live data is fresh. Watches that do not report our own writes end everything."""
         healthy = True
         while True:
-            await asyncio.sleep(self._settings.redis_poll_s)
+            await asyncio.sleep(self._settings.health_poll_s)
             if self.redis_healthy() != healthy:
                 healthy = not healthy
                 for key in reconciler.served_names.services():
                     self.queue.add(key)
+            self._check_watches()
+
+    def _check_watches(self) -> None:
+        if self._unheard_since is None:
+            return
+        if max(source.heard for source in self.sources) >= self._unheard_since:
+            self._unheard_since = None
+        elif self._monotonic() - self._unheard_since > self._settings.silence_s:
+            raise SourceEnded(f"nothing was reported for {self._settings.silence_s:.0f} s after a write of our own")
+
+    def _wrote(self) -> None:
+        if self._unheard_since is None:
+            self._unheard_since = self._monotonic()
 
     def _found(self, key: str) -> None:
         if self._watched(key):

@@ -131,7 +131,7 @@ def _loading(engine: ContainerFacts, pod_name: str, progress: Progress | None) -
         return Diagnosis(
             Reason.ENGINE_CRASH_LOOP,
             f"the engine ended {_times(engine.restarts + (1 if engine.ended else 0))}: {_last_words(engine.last_exit)}"
-            f"{_remedy(engine.last_exit)} — see kubectl logs {pod_name} -c engine --previous",
+            f"{_remedy(engine.last_exit)} — see the log of container engine in pod {pod_name}",
         )
     text = _progress_text(progress, ("load", "warmup"), "the engine loads the model")
     if engine.last_exit is not None:

@@ -1,6 +1,7 @@
 """OperatorError
 ├── InvalidObject   an InferenceService or EngineReplica that breaks its schema or rules; names every field
 ├── AgentError      an agent did not answer, or answered with something unreadable
+├── SourceEnded     what reports changes in the cluster has stopped doing so
 └── BadSettings     the operator's own settings contradict each other
 """
 
@@ -21,6 +22,10 @@ class InvalidObject(OperatorError):
 
 class AgentError(OperatorError):
     """No usable answer from an agent within the deadline."""
+
+
+class SourceEnded(OperatorError):
+    """No more changes are reported. The process must begin anew."""
 
 
 class BadSettings(OperatorError):

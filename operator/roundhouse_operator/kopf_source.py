@@ -2,11 +2,11 @@
 
 kopf runs in a thread and an event loop of its own, because at its end it cancels every task of its loop. Only stateless
 ``on.event`` handlers are used: no finalizers, no annotations, no handler state in the objects. It does not report what
-was deleted while a watch was broken, so the operator also lists everything now and then (`OperatorCore`).
+was deleted while a watch was broken, so the operator also lists everything now and then, and it may go on without
+watching when a part of it has failed, so the operator expects to hear of its own writes (both in `OperatorCore`).
 """
 
 import asyncio
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -15,13 +15,12 @@ from typing import Any
 import kopf
 
 from roundhouse_operator.cluster import ENGINE_REPLICA, INFERENCE_SERVICE, POD, Kind, Obj
+from roundhouse_operator.errors import SourceEnded
 from roundhouse_operator.names import GROUP, MANAGED_BY, OURS
 from roundhouse_operator.settings import Settings
 from roundhouse_operator.sources import labelled_key, own_key
 
-log = logging.getLogger(__name__)
-
-START_TIMEOUT_S = 60.0
+END_TIMEOUT_S = 10.0
 _KEYS: dict[Kind, Callable[[Obj], str | None]] = {
     INFERENCE_SERVICE: own_key,
     ENGINE_REPLICA: labelled_key,
@@ -48,10 +47,10 @@ class KopfSource:
         thread.start()
         try:
             await asyncio.shield(ended)
-            raise RuntimeError("kopf ended by itself")
+            raise SourceEnded("kopf ended by itself")
         finally:
             stop.set()
-            await asyncio.to_thread(thread.join, START_TIMEOUT_S)
+            await asyncio.to_thread(thread.join, END_TIMEOUT_S)
 
     def _run_kopf(self, loop: asyncio.AbstractEventLoop, ended: "asyncio.Future[None]", stop: threading.Event) -> None:
         error: BaseException | None = None

@@ -36,14 +36,19 @@ Query = Mapping[str, str]
 
 
 @asynccontextmanager
-async def connect(request_timeout_s: float, watch_timeout_s: float = 300.0) -> AsyncIterator["KubernetesCluster"]:
-    """The cluster that this pod runs in, or else the one of the user's kubeconfig. Raises `ClusterError`."""
+async def connect(
+    request_timeout_s: float, watch_timeout_s: float = 300.0, *, kubeconfig: str | None = None
+) -> AsyncIterator["KubernetesCluster"]:
+    """The cluster that this pod runs in, or else the one of a kubeconfig (by default the user's).
+
+    Raises `ClusterError` when there is neither.
+    """
     settings = client.Configuration()
     try:
         try:
             config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]
         except config.ConfigException:
-            await config.load_kube_config(client_configuration=settings)  # type: ignore[no-untyped-call]
+            await config.load_kube_config(kubeconfig, client_configuration=settings)  # type: ignore[no-untyped-call]
     except (config.ConfigException, OSError) as error:
         raise ClusterError(f"no cluster: neither inside one nor a usable kubeconfig ({error})") from error
     async with client.ApiClient(settings) as api:

@@ -134,7 +134,7 @@ class Leader:
         meta: Obj = {"namespace": election.namespace, "name": election.name}
         obj: Obj = {"apiVersion": LEASE.api_version, "kind": LEASE.kind, "metadata": meta, "spec": spec}
         if lease is None:  # empty, because what a create sets could not be applied to later: it has another owner
-            lease = await self._cluster.create(LEASE, {**obj, "spec": {}})
+            lease = await self._cluster.create(LEASE, {key: obj[key] for key in obj if key != "spec"})
         meta |= {"uid": lease["metadata"]["uid"], "resourceVersion": lease["metadata"]["resourceVersion"]}
         await self._cluster.apply(LEASE, obj)
 

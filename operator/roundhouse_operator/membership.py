@@ -58,5 +58,12 @@ def _member(view: ReplicaView) -> Member:
         role="both",
         revision=view.revision,
         gpu_type=spec.get("gpuType", ""),
+        gpus=_gpus(pod),
         terminating=view.draining or view.fate is Fate.STOPPING,
     )
+
+
+def _gpus(pod: Obj) -> int:
+    """Whole GPUs of any vendor, by the name that their device plugins give them."""
+    limits = [container.get("resources", {}).get("limits", {}) for container in pod["spec"]["containers"]]
+    return sum(int(count) for each in limits for name, count in each.items() if name.endswith("/gpu"))

@@ -49,7 +49,7 @@ class OperatorProcess:
         registry.register(OperatorCollector(lambda: self._core))
         options = self._options
         async with (
-            connect(options.settings.request_timeout_s) as cluster,
+            connect(options.settings.request_timeout_s, kubeconfig=options.kubeconfig) as cluster,
             serve_probes(options.port, alive=self.wrong, registry=registry),
         ):
             await run_together([_until(stop), self._serve(cluster)])

@@ -20,6 +20,7 @@ class Options:
     settings: Settings
     election: Election
     redis_secret: str
+    kubeconfig: str | None
     port: int
     log_level: str
 
@@ -43,7 +44,7 @@ def parse_options(argv: Sequence[str], env: Mapping[str, str]) -> Options:
         workers=given.workers,
     )
     election = Election(namespace, given.lease, env.get("POD_NAME") or socket.gethostname())
-    return Options(settings, election, given.redis_secret, given.port, given.log_level)
+    return Options(settings, election, given.redis_secret, env.get("KUBECONFIG"), given.port, given.log_level)
 
 
 def _engine_image(text: str) -> tuple[str, str]:
@@ -71,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--agent-image", default="", help="image of the agent beside each engine")
     add("--engine-image", action="append", default=[], metavar="KIND=IMAGE", help="image of an engine kind")
     add("--model-cache", default="", metavar="PATH", help="folder of the nodes for models of services that say nothing")
-    add("--workers", type=int, default=4, help="services reconciled at the same time")
+    add("--workers", type=int, default=16, help="services reconciled at the same time")
     add("--port", type=int, default=8082, help="port of /healthz, /readyz and /metrics")
     add("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"], help="least level that is logged")
     return parser

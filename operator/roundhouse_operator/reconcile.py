@@ -17,6 +17,7 @@ from roundhouse_operator.agents import Agents
 from roundhouse_operator.catalogue import CataloguePublisher
 from roundhouse_operator.cluster import (
     ENGINE_REPLICA,
+    EVENT,
     INFERENCE_SERVICE,
     POD,
     SECRET,
@@ -29,6 +30,7 @@ from roundhouse_operator.cluster import (
     Obj,
 )
 from roundhouse_operator.errors import AgentError
+from roundhouse_operator.events import events
 from roundhouse_operator.live import Live
 from roundhouse_operator.names import REDIS_SECRET, service_labels
 from roundhouse_operator.plan import DrainOrder, Observed, Plan, Undrain, plan
@@ -57,7 +59,7 @@ class Leases(Protocol):
 class Context:
     """What a `Reconciler` works with. ``requeue`` looks at a service soon; ``purge`` deletes its keys in Redis.
 
-    ``redis_healthy``: Redis answers, apart from short gaps.
+    ``redis_healthy``: Redis answers, apart from short gaps. ``wrote`` hears of every change to a watched object.
     """
 
     cluster: Cluster
@@ -68,6 +70,7 @@ class Context:
     requeue: Callable[[str], None]
     purge: Callable[[str], Any]
     redis_healthy: Callable[[], bool]
+    wrote: Callable[[], None]
     clock: Callable[[], float] = time.time
     served_names: ServedNames = field(default_factory=ServedNames)
 
@@ -195,6 +198,7 @@ class Reconciler:
                 raise
             log.warning("create_refused", extra={"kind": kind.kind, "object": name, "error": str(error)})
             return replace(observed, refusals={**observed.refusals, name: str(error)})
+        self._context.wrote()
         log.info("created", extra={"kind": kind.kind, "object": name, "namespace": obj["metadata"]["namespace"]})
         if kind == POD:
             return replace(observed, pods=(*observed.pods, created))
@@ -219,12 +223,14 @@ class Reconciler:
             await self._apply(kind, obj)
         for item in todo.delete:
             await cluster.delete(item.kind, item.namespace, item.name, uid=item.uid, grace_seconds=item.grace_seconds)
+            self._context.wrote()
             log.info("deleted", extra={"kind": item.kind.kind, "object": item.name, "namespace": item.namespace})
 
     async def _apply(self, kind: Kind, obj: Obj) -> None:
         """An object that is gone, or another one by now, is planned for the next time."""
         try:
             await self._context.cluster.apply(kind, obj)
+            self._context.wrote()
         except (Conflict, NotFound) as error:
             log.info("apply_conflict", extra={"object": obj["metadata"]["name"], "error": str(error)})
 
@@ -258,6 +264,15 @@ class Reconciler:
                 await self._write_status(ENGINE_REPLICA, obj, status)
         if todo.status is not None:
             await self._write_status(INFERENCE_SERVICE, observed.service, todo.status)
+            await self._tell_people(observed.service, todo.status)
+
+    async def _tell_people(self, service: Obj, status: dict[str, Any]) -> None:
+        """Events are a courtesy: one that cannot be written is not tried again."""
+        for event in events(service, status, self._context.clock()):
+            try:
+                await self._context.cluster.apply(EVENT, event)
+            except ClusterError as error:
+                log.info("event_not_written", extra={"reason": event["reason"], "error": str(error)})
 
     async def _write_status(self, kind: Kind, obj: Obj, status: dict[str, Any]) -> None:
         if status == (obj.get("status") or {}):
@@ -265,6 +280,7 @@ class Reconciler:
         meta = obj["metadata"]
         try:
             await self._context.cluster.patch_status(kind, meta["namespace"], meta["name"], status, uid=meta["uid"])
+            self._context.wrote()
         except (NotFound, Conflict):
             return
 

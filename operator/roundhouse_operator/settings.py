@@ -75,12 +75,14 @@ class Settings:
     redis_patience_s: float = 5.0
     """Seconds without an answer from Redis until LiveData says so."""
 
-    workers: int = 4
+    workers: int = 16
     """Services reconciled at the same time."""
     resync_s: float = 300.0
     """Period of listing everything anew, which finds what no watch reported."""
-    redis_poll_s: float = 1.0
-    """Period of looking whether Redis answers."""
+    health_poll_s: float = 1.0
+    """Period of looking whether Redis answers and the watches report."""
+    silence_s: float = 60.0
+    """Seconds within which the watches must report what the operator itself wrote; else they are dead."""
     request_timeout_s: float = 30.0
     """Deadline of one request to the API server."""
     agent_timeout_s: float = 2.0

@@ -87,6 +87,7 @@ RECORDS: Final[dict[str, Record]] = {
                 role="both",
                 revision="abc",
                 gpu_type="h100",
+                gpus=2,
                 terminating=True,
             ),
         ),

@@ -66,7 +66,6 @@ class EngineCore:
             running=self.scheduler.running,
             waiting=self.scheduler.waiting,
             used_blocks=counts.used,
-            cached_blocks=counts.cached,
             step_tokens=plan.tokens,
             prefix_queries=plan.prefix_queries,
             prefix_hits=plan.prefix_hits,

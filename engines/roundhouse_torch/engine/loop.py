@@ -14,15 +14,18 @@ IDLE_S = 1.0
 def run_loop(core: EngineCore, link: EngineEnd) -> NoReturn:
     """Until the server closes the link, which raises `EOFError`.
 
-    Commands take effect between steps, so an abort frees its blocks within one step.
+    Commands take effect between steps, so an abort frees its blocks within one step. A reset is answered behind the
+    report that carries its event.
     """
     while True:
-        for command in link.receive(0 if core.busy else IDLE_S):
-            obey(core, link, command)
+        replies = [obey(core, command) for command in link.receive(0 if core.busy else IDLE_S)]
         link.send(core.step())
+        for reply in replies:
+            if reply is not None:
+                link.send(reply)
 
 
-def obey(core: EngineCore, link: EngineEnd, command: Command) -> None:
+def obey(core: EngineCore, command: Command) -> CacheReset | None:
     match command:
         case Add():
             core.add(command)
@@ -30,4 +33,5 @@ def obey(core: EngineCore, link: EngineEnd, command: Command) -> None:
             for id in ids:
                 core.abort(id)
         case ResetCache(ticket):
-            link.send(CacheReset(ticket, core.reset_cache()))
+            return CacheReset(ticket, core.reset_cache())
+    return None

@@ -16,8 +16,6 @@ import torch
 import triton
 import triton.language as tl
 
-FLOOR = -1.0e30
-
 
 @triton.jit
 def _tile(

@@ -37,7 +37,6 @@ class Load(msgspec.Struct, frozen=True, array_like=True, gc=False):
     running: int = 0
     waiting: int = 0
     used_blocks: int = 0
-    cached_blocks: int = 0
     step_tokens: int = 0
     prefix_queries: int = 0
     prefix_hits: int = 0

@@ -53,6 +53,8 @@ class Collector:
         uid = change.after["metadata"]["uid"]
         if change.type == "DELETED":
             self._places.pop(uid, None)
+            for reference in _owners(change.after):
+                self._dependents.get(reference["uid"], set()).discard(uid)
             self._suspects.update(dict.fromkeys(self._dependents.pop(uid, ())))
         else:
             self._places[uid] = key

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import logging
+import math
 import os
 import signal
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
+from roundhouse_kv.log_lines import LineFormatter
 from roundhouse_operator.cluster import Invalid
 
 from roundhouse_local.errors import UserError
@@ -18,8 +20,6 @@ from roundhouse_local.supervisor.display import open_display
 from roundhouse_local.supervisor.home import Home, locked_home
 from roundhouse_local.supervisor.settings import UpSettings, cache_folder, home_folder
 from roundhouse_local.supervisor.supervisor import Supervisor, make_validator
-
-_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 def run_up(options: argparse.Namespace) -> int:
@@ -43,6 +43,8 @@ def up_settings(options: argparse.Namespace) -> UpSettings:
             raise UserError(f"{flag} {value}: must be at least {least}")
     if options.stop_timeout < 0:
         raise UserError(f"--stop-timeout {options.stop_timeout:g}: must not be negative")
+    if not math.isfinite(options.stop_timeout):
+        raise UserError(f"--stop-timeout {options.stop_timeout:g}: must be a number of seconds")
     return UpSettings(
         home=home_folder(options.home),
         models=(options.models or cache_folder() / "models").absolute(),
@@ -84,19 +86,10 @@ async def _run(settings: UpSettings, home: Home, manifests: Sequence[Manifest]) 
     return 0
 
 
-class _Formatter(logging.Formatter):
-    """``time level logger event key=value …``"""
-
-    def format(self, record: logging.LogRecord) -> str:
-        extra = " ".join(f"{key}={value}" for key, value in vars(record).items() if key not in _STANDARD)
-        line = super().format(record)
-        return f"{line} {extra}" if extra else line
-
-
 def _log_to(home: Home, *, verbose: bool) -> None:
     handlers: list[logging.Handler] = [logging.FileHandler(Path(home.logs) / "supervisor.log")]
     if verbose:
         handlers.append(logging.StreamHandler())
     for handler in handlers:
-        handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+        handler.setFormatter(LineFormatter())
     logging.basicConfig(level=logging.INFO, handlers=handlers)

@@ -69,11 +69,10 @@ class Container:
         """Until the container is over for good: done, not to be restarted, or retired."""
         try:
             while not self._retired.is_set():
-                begun = time.time()
                 state = await self._run_once()
                 if state is None or not self._restarts(state):
                     return
-                await self._wait_before_restart(state.finished_at - begun)
+                await self._wait_before_restart(state.finished_at - state.started_at)
         finally:
             self.ended.set()
 

@@ -46,7 +46,7 @@ class KubeletSettings:
     gpus: int = 0
     labels: Mapping[str, str] = field(default_factory=dict)
     images: Mapping[str, Image] = field(default_factory=lambda: dict(ROUNDHOUSE_IMAGES))
-    backoff: BackoffRule = field(default_factory=lambda: BackoffRule(initial_s=1.0, limit_s=60.0))
+    backoff: BackoffRule = field(default_factory=lambda: BackoffRule(initial_s=1.0, limit_s=60.0, reset_s=60.0))
     log_limit: int = 16 << 20
     retry_s: float = 1.0
 

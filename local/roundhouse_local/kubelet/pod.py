@@ -6,11 +6,11 @@ for all of it.
 """
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from roundhouse_operator.cluster import POD, Conflict, NotFound, Obj
 
@@ -28,8 +28,6 @@ from roundhouse_local.kubelet.records import ContainerRecord, Grace, Waiting, ro
 from roundhouse_local.kubelet.sources import load_sources
 from roundhouse_local.kubelet.volumes import make_volumes, remove_volumes
 from roundhouse_local.processes import ProcessHost
-
-logger = logging.getLogger(__name__)
 
 DEFAULT_GRACE_S = 30
 
@@ -89,11 +87,12 @@ class PodWorker:
                 self._grace.shorten(grace_s)
 
     async def run(self) -> None:
+        """Until the pod is gone from the API; raises what broke inside."""
         publishing = asyncio.create_task(self._publish_changes())
+        living = asyncio.create_task(self._live())
+        ending = asyncio.create_task(self._ending.wait())
         try:
-            living = asyncio.create_task(self._live())
-            ending = asyncio.create_task(self._ending.wait())
-            await asyncio.wait({living, ending}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({living, ending, publishing}, return_when=asyncio.FIRST_COMPLETED)
             await _stop_task(living)
             self._grace = Grace(self._grace_s if self._ending.is_set() else self._own_grace_s())
             await self._end_containers(self._grace)
@@ -102,8 +101,10 @@ class PodWorker:
             await ending
             await self._delete()
         finally:
-            for task in (publishing, *self._lives.values()):
-                await _stop_task(task)
+            tasks: list[asyncio.Task[Any]] = [publishing, living, ending, *self._lives.values()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             self._host.addresses.release(self._address)
             remove_volumes(self._folder)
 
@@ -160,7 +161,7 @@ class PodWorker:
                 before = [*mains, *sidecars[place + 1 :]]
                 group.create_task(container.stop(grace, turn=_after(before)))
         for container in everyone:
-            await container.ended.wait()
+            await self._lives[container.record.name]
 
     # What containers need.
 

@@ -8,6 +8,7 @@ import aiohttp
 from roundhouse_operator.cluster import ENGINE_REPLICA, INFERENCE_SERVICE, NotFound, Obj
 
 from roundhouse_local.api import MemoryCluster
+from roundhouse_local.api.metadata import rfc3339
 from roundhouse_local.errors import UserError
 from roundhouse_local.supervisor.tables import aligned
 
@@ -94,7 +95,8 @@ def _replica_rows(replicas: Sequence[Obj]) -> list[list[str]]:
 
 def _request(found: Obj) -> list[str]:
     actual = found.get("actual") or {}
-    lines = [f"Request {found['id']}: {found['path']} model {found['model']} ({found['service']}), {found['started']}"]
+    service, begun = found["service"], rfc3339(found["started"])
+    lines = [f"Request {found['id']}: {found['path']} model {found['model']} ({service}), {begun}"]
     fields = ("replica", "matchedBytes", "predictedCachedTokens", "bookedSeconds", "ownSeconds", "contextSeconds",
               "totalSeconds", "note")  # fmt: skip
     if candidates := found.get("candidates"):

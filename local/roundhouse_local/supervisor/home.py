@@ -90,6 +90,7 @@ def _clear(path: Path) -> None:
         if (path / "logs").exists():
             (path / "logs").rename(path / "logs.old")
         shutil.rmtree(path / "pods", ignore_errors=True)
+        _remove_short(path)
         (path / "control.sock").unlink(missing_ok=True)
         (path / "logs").mkdir(mode=0o700)
         (path / "probe").write_bytes(bytes(1 << 20))
@@ -104,9 +105,18 @@ def _short(path: Path) -> Iterator[Path]:
         yield path
         return
     folder = Path(tempfile.mkdtemp(prefix="rh-", dir="/tmp"))
+    (path / "short").symlink_to(folder)
     try:
         link = folder / "h"
         link.symlink_to(path)
         yield link
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove_short(path)
+
+
+def _remove_short(path: Path) -> None:
+    """Also that of a run that was killed: the home remembers where its short link is."""
+    short = path / "short"
+    if short.is_symlink():
+        shutil.rmtree(short.readlink(), ignore_errors=True)
+        short.unlink()

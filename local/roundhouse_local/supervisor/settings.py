@@ -33,7 +33,7 @@ class UpSettings:
     """Seconds that replicas get to finish their requests when the run is stopped."""
     images: Mapping[str, Image] = field(default_factory=lambda: dict(ROUNDHOUSE_IMAGES))
     """Programs that container images stand for."""
-    backoff: BackoffRule = field(default_factory=lambda: BackoffRule(initial_s=1.0, limit_s=60.0))
+    backoff: BackoffRule = field(default_factory=lambda: BackoffRule(initial_s=1.0, limit_s=60.0, reset_s=60.0))
     """Restart back-off of containers; a cluster begins with 10 s."""
 
     def gateway_ports(self) -> list[int]:

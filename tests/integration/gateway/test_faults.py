@@ -12,8 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
-from tests.integration.gateway.stack import Client, Replica, Stack, chat, listening, running_stack, status, until
+from tests.integration.gateway.stack import (
+    INSTALLATION,
+    Client,
+    Replica,
+    Stack,
+    chat,
+    listening,
+    running_stack,
+    status,
+    until,
+)
 
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("gateway")]
 SIM = ("--speedup", "20")
@@ -270,6 +281,22 @@ def test_valkey_gone_or_hung_is_not_noticed_by_clients(
     until(lambda: stack.gateways[1].replicas()[name]["requests"] == 1, "books to be shared again")
     client.close()
     assert_all_empty(stack)
+
+
+def test_garbage_in_redis_is_counted_and_harms_nobody(stack: Stack) -> None:
+    names = INSTALLATION.service("ns", "s")
+    with redis.Redis(port=stack.valkey_port) as valkey:
+        for channel in (names.lease_channel, names.books_channel, INSTALLATION.catalogue_channel):
+            for garbage in (b"", b"\xff" * 24, b"{}", b"\x63" + bytes(100)):
+                valkey.publish(channel, garbage)
+        valkey.xadd(names.kv_log, {"b": b"garbage"})
+        valkey.xadd(names.kv_log, {"other": b""})
+    for what in ("lease", "books_message", "kv_batch"):
+        until(lambda what=what: stack.gateway.metric("wire_errors_total", what=what) >= 1, what)  # type: ignore[misc]
+    for _ in range(4):
+        code, headers, _ = ask(stack)
+        assert code == 200
+        assert headers["x-roundhouse-reason"] != "stale"
 
 
 def test_a_gateway_started_while_valkey_is_away_serves_from_its_file(stack: Stack) -> None:

@@ -73,5 +73,5 @@ if options.exit is not None:
 if options.port:
     server = ThreadingHTTPServer((os.environ["POD_IP"], options.port), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-while True:
-    signal.pause()
+while True:  # A signal may reach another thread, which does not end a pause() of this one.
+    time.sleep(0.02)

@@ -128,7 +128,10 @@ def _all_ready(run: LocalRun) -> bool:
 
 
 async def _calm(run: LocalRun, http: aiohttp.ClientSession) -> bool:
-    return not await in_flight(run, http)
+    try:
+        return not await in_flight(run, http)
+    except aiohttp.ClientError:  # A gateway that was just killed is not back yet.
+        return False
 
 
 def _name(process: psutil.Process) -> str:

@@ -1,10 +1,13 @@
 """The operator as a whole: watches, queue, leases, catalogue, with a Valkey that may die."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 from roundhouse_kv.records import Progress, ServiceEntry
 from roundhouse_operator.cluster import ENGINE_REPLICA, INFERENCE_SERVICE, POD, SECRET
+from roundhouse_operator.core import OperatorCore
+from roundhouse_operator.errors import SourceEnded
 
 from tests.integration.kv.harness import eventually, eventually_async
 from tests.integration.operator.rig import Rig, rig, settings
@@ -213,3 +216,22 @@ async def test_the_redis_secret_is_restored_at_the_next_resync(world: Rig) -> No
         await eventually_async(world.ready)
         await world.cluster.delete(SECRET, "default", "roundhouse-redis")
         await eventually_async(restored)
+
+
+class DeafSource:
+    """Reports nothing."""
+
+    heard = 0.0
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+
+async def test_watches_that_do_not_report_our_own_writes_end_the_operator(world: Rig) -> None:
+    core = OperatorCore(
+        world.cluster, world.link, settings(silence_s=0.2), agents=world.agents, make_sources=lambda _: [DeafSource()]
+    )
+    await world.apply(service())
+    with pytest.raises(SourceEnded, match="write of our own"):
+        async with asyncio.timeout(30):
+            await core.run()

@@ -1,6 +1,7 @@
 """The OpenAI API of a running server, through the openai client and by hand."""
 
 import json
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -65,7 +66,14 @@ def test_a_seed_repeats_itself_alone_and_among_others(server: EngineServer) -> N
 
 
 def test_several_answers_differ_and_count_their_prompt_once(server: EngineServer) -> None:
-    body = {"prompt": "once upon a time", "n": 4, "seed": 3, "max_tokens": 12, "ignore_eos": True, "return_token_ids": True}
+    body = {
+        "prompt": "once upon a time",
+        "n": 4,
+        "seed": 3,
+        "max_tokens": 12,
+        "ignore_eos": True,
+        "return_token_ids": True,
+    }
     status, answer = server.post("/v1/completions", body)
     assert status == 200
     assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
@@ -127,8 +135,6 @@ def events_of(raw: bytes) -> list[Any]:
 
 
 def stream(server: EngineServer, path: str, body: dict[str, Any]) -> list[Any]:
-    import urllib.request
-
     request = urllib.request.Request(server.url + path, json.dumps({**body, "stream": True}).encode())
     with urllib.request.urlopen(request, timeout=60) as response:
         assert response.headers["Content-Type"] == "text/event-stream; charset=utf-8"
@@ -139,7 +145,9 @@ def stream(server: EngineServer, path: str, body: dict[str, Any]) -> list[Any]:
 
 def test_usage_in_every_event_counts_up(server: EngineServer) -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
-    events = stream(server, "/v1/chat/completions", {**CHAT, "max_tokens": 5, "ignore_eos": True, "stream_options": options})
+    events = stream(
+        server, "/v1/chat/completions", {**CHAT, "max_tokens": 5, "ignore_eos": True, "stream_options": options}
+    )
     assert events[-1]["choices"] == []
     assert events[-1]["usage"]["completion_tokens"] == 5
     counts = [event["usage"]["completion_tokens"] for event in events]
@@ -148,7 +156,9 @@ def test_usage_in_every_event_counts_up(server: EngineServer) -> None:
 
 
 def test_token_ids_are_returned_when_asked_for(server: EngineServer) -> None:
-    events = stream(server, "/v1/completions", {"prompt": "hello", "max_tokens": 4, "ignore_eos": True, "return_token_ids": True})
+    events = stream(
+        server, "/v1/completions", {"prompt": "hello", "max_tokens": 4, "ignore_eos": True, "return_token_ids": True}
+    )
     choices = [event["choices"][0] for event in events]
     assert choices[0]["prompt_token_ids"] == server.post("/tokenize", {"prompt": "hello"})[1]["tokens"]
     assert all(choice["prompt_token_ids"] is None for choice in choices[1:])
@@ -245,10 +255,9 @@ def test_unknown_paths_and_methods(server: EngineServer) -> None:
     assert server.post("/v1/models", {}) == (405, {"detail": "Method Not Allowed"})
 
 
-def test_a_full_queue_is_refused_with_a_hint_when_to_retry(server: EngineServer) -> None:
-    body = {"prompt": ["word " * 30] * 40, "max_tokens": 2}
+def test_a_full_queue_is_refused_with_a_hint_when_to_retry(server: EngineServer, client: openai.OpenAI) -> None:
     with pytest.raises(openai.InternalServerError) as caught:
-        openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0).completions.create(model="tiny", **body)  # type: ignore[call-overload]
+        client.completions.create(model="tiny", prompt=["word " * 30] * 40, max_tokens=2)
     assert caught.value.status_code == 503
     assert caught.value.response.headers["Retry-After"]
     server.wait_for_metric("num_requests_running", 0)

@@ -82,7 +82,9 @@ def test_a_chunked_body_is_read(server: EngineServer) -> None:
     body = json.dumps({"prompt": "x", "max_tokens": 1}).encode()
     pieces = b"".join(b"%x\r\n%b\r\n" % (len(body[i : i + 7]), body[i : i + 7]) for i in range(0, len(body), 7))
     with connect(server) as connection:
-        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + pieces + b"0\r\n\r\n")
+        connection.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + pieces + b"0\r\n\r\n"
+        )
         assert b" 200 OK" in read_until(connection, b"completion_tokens")
 
 

@@ -55,7 +55,9 @@ def replayed(batches: list[tuple[int, list[CacheEvent]]]) -> CacheMirror:
 def fill(server: EngineServer, count: int, salt: str | None = None) -> None:
     for index in range(count):
         prompt = f"{salt} {index} " + "some words to fill blocks " * 20
-        status, _ = server.post("/v1/completions", {"prompt": prompt, "max_tokens": 20, "ignore_eos": True, "cache_salt": salt})
+        status, _ = server.post(
+            "/v1/completions", {"prompt": prompt, "max_tokens": 20, "ignore_eos": True, "cache_salt": salt}
+        )
         assert status == 200
 
 

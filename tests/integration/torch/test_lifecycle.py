@@ -86,7 +86,9 @@ def test_a_cache_that_cannot_hold_the_asked_length_is_the_last_line(tiny_folder:
 def test_a_busy_port_is_the_last_line(tiny_folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in refused(("--port", str(port)), tiny_folder)
+        assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in refused(
+            ("--port", str(port)), tiny_folder
+        )
 
 
 def test_a_killed_engine_ends_streams_with_an_error_and_the_server_too(tiny_folder: Path) -> None:

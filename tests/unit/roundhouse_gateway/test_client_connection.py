@@ -212,3 +212,50 @@ def test_half_closed_is_gone(bench: Bench) -> None:
     connection.connection_lost(None)
     assert engine.transport.closed
     bench.assert_empty()
+
+
+def test_a_known_head_is_forwarded_as_when_it_was_new(bench: Bench) -> None:
+    connection, transport = bench.connect()
+    sent = []
+    for text in ("a", "bcd" * 100, "e"):
+        connection.data_received(post(b'{"model":"m","messages":[{"role":"user","content":"%b"}]}' % text.encode()))
+        engine = bench.busy()
+        sent.append(engine.take())
+        engine.answer(b"{}")
+    assert len(bench.plane.heads) == 1
+    heads = [data.partition(b"\r\n\r\n")[0].split(b"\r\n") for data in sent]
+    assert [[line.partition(b":")[0] for line in head] for head in heads[1:]] == [
+        [line.partition(b":")[0] for line in heads[0]]
+    ] * 2
+    assert b"e" in sent[2].partition(b"\r\n\r\n")[2]
+    assert [status for status, _ in replies(transport)] == [200, 200, 200]
+    bench.assert_empty()
+
+
+def test_limits_hold_for_known_heads(bench: Bench) -> None:
+    connection, transport = bench.connect()
+    connection.data_received(post(b"{}"))
+    connection.data_received(post(b"x" * 2001))
+    assert [code(reply) for reply in replies(transport)] == [(400, "invalid_request"), (413, "body_too_large")]
+
+
+def test_heads_that_do_not_say_all_are_parsed_each_time(bench: Bench) -> None:
+    ahead = post(b'{"model":"m","messages":[]}', headers=b"x-ahead: 1\r\n")
+    for data in (
+        ahead + post(b"{}", headers=b"x-behind: 1\r\n"),
+        post(b"{}", headers=b"connection: close\r\n"),
+        MODELS,
+        b"POST / HTTP/1.0\r\ncontent-length: 2\r\n\r\n{}",
+        b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST / HTTP/1.1\r\ncontent-length: 2\r\ncontent-length: 2\r\n\r\n{}",
+    ):
+        connection, _ = bench.connect()
+        connection.data_received(data)
+        for engine in bench.engines.values():
+            if engine.busy:
+                engine.answer(b"{}")
+    connection, _ = bench.connect()
+    connection.data_received(ahead)  # remembered, but the next one, which was sent ahead, must not be under its name
+    connection.data_received(MODELS)
+    assert [head.target for head in bench.plane.heads.values()] == [b"/v1/chat/completions"]
+    assert b"x-ahead" in next(iter(bench.plane.heads.values())).lines

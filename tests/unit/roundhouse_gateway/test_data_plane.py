@@ -1,9 +1,11 @@
 """Endpoints and errors, forwarding, retries, broken streams: one data plane, engines that the test plays."""
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
+from roundhouse_gateway.answer import AnswerHead
 from roundhouse_gateway.settings import Limits, Patience, Settings
 from roundhouse_kv.catalogue_store import Catalogue
 
@@ -709,3 +711,90 @@ def test_books_lead_the_second_request_elsewhere(bench: Bench) -> None:
         connection.data_received(post(body.encode()))
         used |= {name for name, engine in bench.engines.items() if engine.busy} - before
     assert used == {"s-0", "s-1", "s-2"}
+
+
+class FakePool:
+    """An agent's: keeps what is sent to it."""
+
+    made: "list[FakePool]" = []  # noqa: RUF012
+
+    def __init__(self, address: str, port: int, **_: object) -> None:
+        self.port = port
+        self.host_header = b"agent"
+        self.retired = False
+        FakePool.made.append(self)
+
+    def send(self, reader: Any, payload: bytes) -> None:
+        self.reader, self.payload = reader, payload
+
+    def retire(self) -> None:
+        self.retired = True
+
+
+@pytest.mark.parametrize(
+    ("answer", "result"),
+    [
+        (b'{"v":1,"exact":true}', "exact"),
+        (b'{"v":1,"exact":false,"reason":"x"}', "inexact"),
+        (b'{"v":1,"exact":"no"}', "failed"),
+        (b"[]", "failed"),
+        (b"{", "failed"),
+        (None, "failed"),
+    ],
+)
+def test_one_request_in_ten_thousand_is_checked_by_the_agent(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, answer: bytes | None, result: str
+) -> None:
+    monkeypatch.setattr("roundhouse_gateway.spot_check.UpstreamPool", FakePool)
+    monkeypatch.setattr("roundhouse_gateway.data_plane.EVERY", 2)
+    FakePool.made = []
+    while not FakePool.made:
+        connection, _ = bench.connect()
+        connection.data_received(post(CHAT))
+        bench.busy().answer(b"{}")
+    (agent,) = FakePool.made
+    assert agent.port == 9090
+    assert agent.payload.startswith(b"POST /check HTTP/1.1\r\n")
+    sent = json.loads(agent.payload.partition(b"\r\n\r\n")[2])
+    assert sent == {
+        "rendered": "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n",
+        "body": {"model": "m", "messages": [{"role": "user", "content": "hi"}]},
+    }
+    if answer is None:
+        agent.reader.answer_failed(None, "refused")
+    else:
+        agent.reader.answer_head(AnswerHead(200, [(b"content-length", b"%d" % len(answer))], True))
+        agent.reader.answer_data(answer, True)
+    assert agent.retired
+    assert bench.plane.metrics.spot_checks == {result: 1}
+    assert not bench.plane._spot_checks
+
+
+def test_an_agent_that_never_answers_is_given_up(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("roundhouse_gateway.spot_check.UpstreamPool", FakePool)
+    monkeypatch.setattr("roundhouse_gateway.data_plane.EVERY", 1)
+    connection, _ = bench.connect()
+    connection.data_received(post(CHAT))
+    bench.busy().answer(b"{}")
+    bench.plane._check(bench.clock() + 31)
+    assert bench.plane.metrics.spot_checks == {"failed": 1}
+
+
+async def test_a_bug_in_one_tick_does_not_end_the_gateway(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("roundhouse_gateway.data_plane.PAUSE_AFTER_BUG_S", 0.0)
+    ticks = 0
+    thrice = asyncio.Event()
+
+    def refresh(now: float) -> None:
+        nonlocal ticks
+        ticks += 1
+        if ticks == 3:
+            thrice.set()
+        raise RuntimeError("bug")
+
+    bench.fleet.refresh = refresh  # type: ignore[method-assign]
+    running = asyncio.create_task(bench.plane.run())
+    async with asyncio.timeout(10):
+        await thrice.wait()
+    assert not running.done()
+    running.cancel()

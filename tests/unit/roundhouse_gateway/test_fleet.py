@@ -10,7 +10,7 @@ from roundhouse_gateway.fleet import LESSONS_AT_ONCE
 from roundhouse_gateway.pick import Choice, Standing
 from roundhouse_gateway.replica import Replica
 from roundhouse_gateway.tokens import TextSize
-from roundhouse_kv.books_wire import BookOp
+from roundhouse_kv.books_wire import BookOp, decode_message
 from roundhouse_kv.records import Profile
 from roundhouse_kv.view import SeenLease
 
@@ -130,6 +130,31 @@ def test_drain_deadline_counts_from_when_the_lease_was_heard(bench: Bench) -> No
     assert only(bench).drain_deadline == bench.clock() + 1.5
 
 
+def test_a_new_engine_process_is_no_longer_what_the_old_one_was(bench: Bench) -> None:
+    slow, fast = only(bench), only(bench, 1)
+    usual_s = 4000 * slow.shape.a
+    for _ in range(50):
+        slow.speed.learn(slow.shape, 4000, 0, 4 * usual_s)
+        fast.speed.learn(fast.shape, 4000, 0, usual_s)
+    bench.refresh()
+    assert slow.facts.cost.f > 1.5
+    bench.view.hear(lease(member(0), epoch=2), bench.clock())
+    bench.refresh()
+    assert slow.speed.samples == 0
+    assert slow.facts.cost.f == pytest.approx(1.0)
+
+
+def test_shape_is_the_models_as_soon_as_its_profile_is_known(bench: Bench) -> None:
+    profile = bench.view.profiles.pop(PROFILE.digest)
+    small = replace_profile(parameters=10**8)
+    bench.view.hear(lease(member(0), profile=small.digest), bench.clock())
+    bench.refresh()
+    unknown = only(bench).facts.cost.a
+    bench.view.profiles |= {small.digest: small, PROFILE.digest: profile}
+    bench.refresh()
+    assert only(bench).facts.cost.a == pytest.approx(unknown / 80)
+
+
 def test_a_booking_counts_once_and_ends_once(bench: Bench) -> None:
     booking = Booking(bench.service, 7, bench.clock(), True)
     assert bench.service.in_flight == 1
@@ -149,9 +174,9 @@ def test_the_sample_travels_with_the_end_and_carries_what_was_really_cached(benc
     booking.first_event(bench.clock())
     bench.clock.now += 2
     booking.end(bench.clock(), USAGE, TextSize(4000))
-    message = bench.view.books.outbox(bench.clock())
-    assert message is not None
-    (last,) = [e for e in message.entries if e.op is BookOp.END]
+    data = bench.view.books.outbox(bench.clock())
+    assert data is not None
+    (last,) = [e for e in decode_message(data).entries if e.op is BookOp.END]
     assert (last.uncached_tokens, last.cached_tokens, last.busy_us) == (600, 400, 500_000)
     speed = only(bench).speed
     bench.refresh()

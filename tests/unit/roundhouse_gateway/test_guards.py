@@ -1,8 +1,12 @@
 """Truth check, breaker, retry budget and history."""
 
+import logging
+from collections import defaultdict
+
 import pytest
 from roundhouse_gateway.breaker import Breaker
 from roundhouse_gateway.history import TTL_S, History
+from roundhouse_gateway.logs import UnreadableCounter
 from roundhouse_gateway.retry_budget import RESERVE, RetryBudget
 from roundhouse_gateway.truth import SECOND_CHANCE_S, TruthCheck, Verdict
 
@@ -125,3 +129,14 @@ def test_history_ages() -> None:
     assert history.depth([1], TTL_S + 1) == 0
     history.clear()
     assert len(history) == 0
+
+
+def test_what_cannot_be_read_is_counted_by_what_it_was() -> None:
+    counts: defaultdict[str, int] = defaultdict(int)
+    handler = UnreadableCounter(counts)
+    logger = logging.getLogger("test_unreadable")
+    logger.addHandler(handler)
+    for event in ("lease_unreadable", "lease_unreadable", "kv_batch_unreadable", "redis_lost"):
+        logger.warning(event, extra={"error": "version 9"})
+    logger.removeHandler(handler)
+    assert counts == {"lease": 2, "kv_batch": 1}

@@ -19,9 +19,9 @@ def test_size_of_a_text(text: str, size: tuple[int, int]) -> None:
 
 
 def test_start_values_are_four_ascii_bytes_a_token() -> None:
-    assert TokenRatios().tokens(TextSize(4000)) == 1000
-    assert TokenRatios().tokens(TextSize(0)) == 1
-    assert TokenRatios().tokens(TextSize(0, 0, 2)) == 512
+    assert TokenRatios().estimate(TextSize(4000)).tokens == 1000
+    assert TokenRatios().estimate(TextSize(0)).tokens == 1
+    assert TokenRatios().estimate(TextSize(0, 0, 2)).tokens == 512
 
 
 def test_two_ratios_are_learned_apart() -> None:
@@ -63,10 +63,9 @@ def test_ratios_stay_sensible_whatever_an_engine_reports(samples: list[tuple[int
     [(0, 0), (256, (256 + 128) // 4 - 8), (2560, (2560 + 128) // 4 - 8), (3840, 4000 // 4 - 8)],
 )
 def test_matched_bytes_become_cached_tokens(matched: int, expected: int) -> None:
-    cached = TokenRatios().cached_tokens(TextSize(4000), matched, block_size=16, prompt_tokens=1000)
-    assert cached == expected
+    assert TokenRatios().estimate(TextSize(4000)).cached_tokens(matched, block_size=16) == expected
 
 
 def test_the_last_token_is_never_cached() -> None:
-    assert TokenRatios().cached_tokens(TextSize(4000), 3840, block_size=0, prompt_tokens=700) == 699
-    assert TokenRatios().cached_tokens(TextSize(0), 256, block_size=16, prompt_tokens=10) == 0
+    assert TokenRatios().estimate(TextSize(4000)).cached_tokens(3840, block_size=0) == 999
+    assert TokenRatios().estimate(TextSize(0)).cached_tokens(256, block_size=16) == 0

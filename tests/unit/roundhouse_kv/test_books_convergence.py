@@ -45,8 +45,8 @@ class SharedBooks(RuleBasedStateMachine):
                     self.network.append((reader, encode_message(message)))
 
     def _flush(self, sender: int) -> None:
-        message = self.books[sender].outbox(self.now)
-        self._post(sender, [] if message is None else [message])
+        data = self.books[sender].outbox(self.now)
+        self._post(sender, [] if data is None else [decode_message(data)])
 
     @rule(gateway=st.sampled_from(GATEWAYS), pod=st.sampled_from(PODS), streams=st.booleans(), flush=st.booleans())
     def pick(self, gateway: int, pod: UUID, streams: bool, flush: bool) -> None:

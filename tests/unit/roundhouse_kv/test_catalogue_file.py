@@ -31,4 +31,4 @@ def test_a_damaged_file_is_no_catalogue(tmp_path: Path, data: bytes) -> None:
 def test_what_cannot_be_saved_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("x")
     save_catalogue(tmp_path / "file" / "catalogue.json", CATALOGUE)
-    assert "catalogue not saved" in caplog.text
+    assert "catalogue_not_saved" in caplog.text

@@ -506,3 +506,15 @@ def test_whatever_is_lost_doubled_or_late_a_snapshot_and_a_replay_bring_the_trut
     assert index.trusted(POD)
     assert {key for key in CHAIN if index.match([key])} == truth
     assert index.key_count(POD) == len(truth)
+
+
+def test_sixty_four_pods_met_by_lease_and_loaded_by_snapshot_fit_into_one_word_of_mask() -> None:
+    index = ServiceIndex()
+    pods = [UUID(int=number + 1) for number in range(64)]
+    for pod in pods:
+        index.heard(lease(1, CHAIN, pod=pod), 0)
+    before = index.mirror.nbytes
+    for pod in pods:
+        index.load(snapshot(1, CHAIN, pod=pod), 0)
+    assert index.match(CHAIN) == dict.fromkeys(pods, len(CHAIN))
+    assert index.mirror.nbytes == before

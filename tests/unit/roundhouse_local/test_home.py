@@ -43,6 +43,18 @@ def test_long_folder_is_used_through_a_short_link(tmp_path: Path) -> None:
     assert not link.exists()
 
 
+def test_short_link_of_a_killed_run_goes_with_the_next_one(tmp_path: Path) -> None:
+    long = tmp_path / ("x" * 60)
+    with locked_home(long) as home:
+        stale = home.root.parent
+        kept = os.readlink(long / "short")
+    stale.mkdir()
+    (long / "short").symlink_to(kept)
+    with locked_home(long) as home:
+        assert not stale.exists()
+        assert home.root.parent != stale
+
+
 def test_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with (

@@ -63,6 +63,8 @@ def test_anchors_and_merge_keys_work(tmp_path: Path) -> None:
         ("# only a comment", "holds no object"),
         ("just text", "x.yaml: a str, not an object"),
         ("- 1", "a list, not an object"),
+        ("a: !!binary aGk=", "x.yaml: a: bytes is not a JSON value; put it in quotes"),
+        (f"{SERVICE}---\na: {{b: !!set {{c}}}}", "x.yaml, document 2: a.b: set is not a JSON value"),
         ("kind: InferenceService", "apiVersion is missing; an InferenceService begins with apiVersion: roundhouse.dev"),
         ("apiVersion: v1", "kind is missing"),
         ("apiVersion: apps/v1\nkind: Deployment", "kind Deployment is not served by the local run; these are: Inf"),

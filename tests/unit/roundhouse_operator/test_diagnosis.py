@@ -172,7 +172,7 @@ def test_a_crashed_engine_says_its_last_line_and_where_to_look() -> None:
     found = diagnosis(engine=container("engine", ended(message="loading\nbad config.json: no layers"), restarts=3))
     assert (found.reason, found.stuck) == (Reason.ENGINE_CRASH_LOOP, True)
     assert "again and again: bad config.json: no layers" in found.message
-    assert "kubectl logs llama-abcde -c engine --previous" in found.message
+    assert "container engine in pod llama-abcde" in found.message
 
 
 def test_an_engine_out_of_memory_says_what_to_raise() -> None:

@@ -160,6 +160,7 @@ class World:
             requeue=self.queue,
             purge=self._purge,
             redis_healthy=lambda: self.redis_healthy,
+            wrote=lambda: None,
             clock=lambda: self.now,
         )
         self.reconciler = Reconciler(self.context)
