@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -65,3 +66,5 @@ def running(data: Path, *, nodes: int = 1, gpus: int = 2, control_args: str = ""
         yield cluster
     finally:
         cluster.script("down.sh")
+        for images in data.glob("node-*/var/lib"):  # gigabytes; the logs stay
+            shutil.rmtree(images)
