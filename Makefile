@@ -8,7 +8,7 @@ UV := $(BIN)/uv
 PORT ?= 8080
 WORKERS ?= 2
 
-.PHONY: help install lock run test lint format typecheck imports crds bench-gateway bench-routing bench-index clean
+.PHONY: help install lock run test lint format typecheck imports crds bench-gateway bench-routing bench-index bench-exactness clean
 
 help: ## List the targets
 	@grep -hE '^[a-zA-Z_-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  %-22s %s\n", $$1, $$2}'
@@ -60,6 +60,9 @@ bench-routing: install ## Mean TTFT of routing policies, ours and others', simul
 
 bench-index: install ## What the prefix index costs: memory, look-ups, writes, lag over Valkey, agent CPU per block
 	@$(BIN)/python -m benchmarks.index
+
+bench-exactness: install ## Predicted against reported cached bytes, live on the bundled engine (QUICK=1: 60 requests)
+	@$(BIN)/python -m benchmarks.exactness
 
 kernels-report: install ## Compile the Triton kernels for sm_80/90/100 and write docs/kernels.json
 	$(BIN)/python -m roundhouse_torch.kernels.report docs/kernels.json
