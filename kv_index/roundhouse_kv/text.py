@@ -90,7 +90,8 @@ class _Cutter:
             if between:
                 yield between, False
             yield token.content, True
-            done = max(done, match.end())
+            # A match inside the blanks that the last token swallowed gives back what lies behind it: tokenizers do so.
+            done = match.end()
             if token.rstrip:
                 done = len(text) - len(text[done:].lstrip(_SPACES))
         if done < len(text):

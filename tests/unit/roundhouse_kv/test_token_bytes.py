@@ -166,6 +166,7 @@ TEXTS = [
     "a\x00b\x07\u200b\ufeffc\xa0d\x1ce",
     "ꙮ𒀀 \U0010ffff\ufffd",
     "a ▁b▁▁", "▁x", "<0x41>x", "ΟΔΟΣ İstanbul",
+    "<tool>  \n", "<tool>    \n  x",
 ]  # fmt: skip
 
 
