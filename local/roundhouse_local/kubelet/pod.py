@@ -194,7 +194,11 @@ class PodWorker:
         mounts = (words, *mounts_of(spec, self._volumes))
         facts = PodFacts(self._address, "127.0.0.1", self._host.node)
         own = container_environment(spec, self._pod, facts, sources)
-        env = self._host.env | self._host.gpu_env(self._pod) | {k: rewrite(v, mounts) for k, v in own.items()}
+        env = (
+            image.environment(self._host.env)
+            | self._host.gpu_env(self._pod)
+            | {k: rewrite(v, mounts) for k, v in own.items()}
+        )
         env["HOSTNAME"] = self._pod["metadata"]["name"]
         command = [*(spec.get("command") or image.argv), *(spec.get("args") or ())]
         argv = rewrite_all((expand(part, own) for part in command), mounts)
