@@ -101,7 +101,7 @@ bench-routing: install ## Mean TTFT of routing policies, ours and others', simul
 bench-index: install ## What the prefix index costs: memory, look-ups, writes, lag over Valkey, agent CPU per block
 	@$(BIN)/python -m benchmarks.index
 
-bench-exactness: install ## Predicted against reported cached bytes, live on the bundled engine (QUICK=1: 60 requests)
+bench-exactness: install peers-vllm ## Predicted against reported cached bytes, live on the bundled engine and vLLM (QUICK=1: 60 requests each)
 	@$(BIN)/python -m benchmarks.exactness
 
 kernels-report: install ## Compile the Triton kernels for sm_80/90/100 and write docs/kernels.json
