@@ -11,7 +11,7 @@ WORKERS ?= 2
 export RH_CACHE ?= $(HOME)/.cache/roundhouse
 KIND_CONFIG := $(RH_CACHE)/kind/kubeconfig
 
-.PHONY: help install lock run peers-vllm peers-lock test lint format typecheck imports crds bench-gateway bench-routing bench-index bench-exactness kernels-report clean \
+.PHONY: help install lock run peers-vllm peers-lock test lint format typecheck imports crds bench-gateway bench-routing bench-index bench-exactness bench-replay kernels-report clean \
   tools images kubernetes run-cluster stop-cluster kind test-chart test-cluster
 
 help: ## List the targets
@@ -103,6 +103,9 @@ bench-index: install ## What the prefix index costs: memory, look-ups, writes, l
 
 bench-exactness: install peers-vllm ## Predicted against reported cached bytes, live on the bundled engine and vLLM (QUICK=1: 60 requests each)
 	@$(BIN)/python -m benchmarks.exactness
+
+bench-replay: install ## TTFT and hit ratio live, through real gateways, agents and Valkey, beside round robin (QUICK=1: a minute)
+	@$(BIN)/python -m benchmarks.replay
 
 kernels-report: install ## Compile the Triton kernels for sm_80/90/100 and write docs/kernels.json
 	$(BIN)/python -m roundhouse_torch.kernels.report docs/kernels.json

