@@ -126,7 +126,7 @@ class Supervisor:
                 metadata = pod["metadata"]
                 await self._cluster.delete(POD, metadata["namespace"], metadata["name"], grace_seconds=grace)
             await asyncio.sleep(0.05)
-        logger.warning("replicas did not stop in time")
+        logger.warning("replicas_did_not_stop_in_time")
 
     # What people see.
 

@@ -30,7 +30,7 @@ def test_signal_stops_everything_in_order(home: Path, number: signal.Signals) ->
     assert run.output.rstrip().endswith("Stopped.")
     log = (home / "logs" / "supervisor.log").read_text()
     assert "ERROR" not in log
-    assert log.count("container ended") == 4
+    assert log.count("container_ended") == 4
 
 
 def test_killed_supervisor_leaves_no_process(home: Path) -> None:
