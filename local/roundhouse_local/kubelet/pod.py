@@ -196,7 +196,7 @@ class PodWorker:
         own = container_environment(spec, self._pod, facts, sources)
         env = self._host.env | self._host.gpu_env(self._pod) | {k: rewrite(v, mounts) for k, v in own.items()}
         env["HOSTNAME"] = self._pod["metadata"]["name"]
-        # The image's own argv names programs of this machine: none of them lies in a mount, even where the paths look alike.
+        # The image's own argv names programs of this machine: none lies in a mount, though paths may look alike.
         entry = () if spec.get("command") else image.argv
         words = [*(spec.get("command") or ()), *(spec.get("args") or ())]
         argv = (*entry, *rewrite_all((expand(word, own) for word in words), mounts))
