@@ -65,13 +65,13 @@ def main() -> int:
     try:
         seconds = QUICK_SECONDS if quick() else SECONDS
         requests = cut(mooncake(trace_folder() / TRACE, seed=SEED), START_S, seconds)
-        results = measure(requests, seconds / SPEED / 2)
+        figures = figures_of(measure(requests, seconds / SPEED / 2))
+        print(figures)
+        for line in goals(figures):
+            print(line)
     except BenchmarkError as error:
         print(f"bench-replay: {error}", file=sys.stderr)
         return 1
-    figures = figures_of(results)
-    for line in goals(figures):
-        print(line)
     print_result("replay", {"aiohttp": version("aiohttp")}, figures)
     return 0
 
