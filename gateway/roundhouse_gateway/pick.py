@@ -83,7 +83,7 @@ class ReplicaFacts:
     """What is known of one replica at the last look. ``state`` is its lease's, None when it has none.
 
     ``closed_until``: its breaker lets nothing through before (monotonic seconds). ``unknown_waiting`` and
-    ``unknown_running``: requests that its engine reported beyond the sum of the books. ``adapters``: what it has loaded.
+    ``unknown_running``: requests that its engine reported beyond the sum of the books. ``adapters``: those loaded.
     ``standing`` follows from the rest, but for the breaker and the adapter that is asked for; None: not a candidate.
     """
 
