@@ -71,6 +71,11 @@ class TokenRatios:
         self._prior = (self.ascii, self.other)
         self._sums = [0.0] * 5
 
+    def expect(self, ascii_ratio: float, other_ratio: float) -> None:
+        """Start from these instead; what was learned stays. 0: not known."""
+        self._prior = (ascii_ratio or self._prior[0], other_ratio or self._prior[1])
+        self._solve()
+
     def estimate(self, size: TextSize) -> Estimate:
         ascii_bytes, other_bytes, parts = size
         tokens = ascii_bytes * self.ascii + other_bytes * self.other + parts * self.part

@@ -76,3 +76,13 @@ def test_cached_tokens_are_counted_by_the_bytes_of_the_cached_beginning() -> Non
     for text, expected in ((english + chinese, (1024 + 128) // 4), (chinese + english, round((1024 + 128) * 0.4))):
         estimate = TokenRatios().estimate(TextSize.of(text))
         assert estimate.cached_tokens(1024, 0, text.encode()) == expected
+
+
+def test_a_profile_tells_where_to_start_and_answers_go_on_from_there() -> None:
+    ratios = TokenRatios()
+    ratios.expect(1.0, 0.0)
+    assert ratios.estimate(TextSize(1000)).tokens == 1000
+    assert ratios.estimate(TextSize(0, 1000)).tokens == 400
+    for _ in range(50):
+        ratios.learn(TextSize(4000), 2000)
+    assert ratios.estimate(TextSize(1000)).tokens == pytest.approx(500, abs=10)
