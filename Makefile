@@ -11,7 +11,7 @@ WORKERS ?= 2
 export RH_CACHE ?= $(HOME)/.cache/roundhouse
 KIND_CONFIG := $(RH_CACHE)/kind/kubeconfig
 
-.PHONY: help install lock run peers-vllm peers-lock test coverage lint format typecheck imports crds bench-gateway bench-routing bench-index \
+.PHONY: help install lock run peers-vllm peers-dynamo peers-lock test coverage lint format typecheck imports crds bench-gateway bench-routing bench-index \
   bench-exactness bench-replay kernels-report clean \
   tools images kubernetes run-cluster stop-cluster kind test-chart test-cluster
 
@@ -40,6 +40,14 @@ peers-vllm: $(RH_CACHE)/peers/vllm/.installed ## vLLM's CPU build in an environm
 $(RH_CACHE)/peers/vllm/.installed: local/peers/vllm.txt local/peers/vllm-overrides.txt | install
 	$(UV) venv --quiet --clear --python $(BIN)/python $(@D)
 	VIRTUAL_ENV=$(@D) $(UV) pip install --quiet --override local/peers/vllm-overrides.txt -r local/peers/vllm.txt
+	@touch $@
+
+peers-dynamo: $(RH_CACHE)/peers/dynamo/.installed ## Dynamo's router with its offline replay, for bench-routing (300 MB)
+
+$(RH_CACHE)/peers/dynamo/.installed: | install
+	$(UV) venv --quiet --clear --python $(BIN)/python $(@D)
+	VIRTUAL_ENV=$(@D) $(UV) pip install --quiet ai-dynamo-runtime==1.6.1
+	VIRTUAL_ENV=$(@D) $(UV) pip install --quiet --no-deps ai-dynamo==1.6.1
 	@touch $@
 
 peers-lock: install ## Pin what make peers-vllm installs

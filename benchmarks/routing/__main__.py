@@ -16,6 +16,7 @@ from importlib.metadata import version
 from statistics import fmean
 
 from benchmarks.harness import BenchmarkError, print_result, quick
+from benchmarks.routing import dynamo_replay
 from benchmarks.routing.oracle import EarliestCompletion
 from benchmarks.routing.peers import BoundedLoadHash, Dynamo, LlmD, SglangCacheAware
 from benchmarks.routing.policies import LeastRequests, LongestPrefix, RandomOfTwo, RoundRobin
@@ -94,6 +95,7 @@ def main() -> int:
     try:
         trace_folder()
         results = measure(SEEDS[:1] if quick() else SEEDS)
+        peer = dynamo_figures()
     except BenchmarkError as error:
         print(f"bench-routing: {error}", file=sys.stderr)
         return 1
@@ -104,6 +106,7 @@ def main() -> int:
         figures[row.spread_figure] = {name: round(max(values) - min(values), 3) for name, values in by_system.items()}
     for line in goals(figures):
         print(line)
+    figures.update(peer)
     print_result("routing", {"numpy": version("numpy"), "xxhash": version("xxhash")}, figures)
     return 0
 
@@ -137,6 +140,15 @@ def load(trace: str, seed: int, spread_s: float) -> list[Request]:
     else:
         requests = mooncake(path, seed=seed, spread_s=spread_s)
     return requests[:QUICK_REQUESTS] if quick() else requests
+
+
+def dynamo_figures() -> dict[str, dict[str, float]]:
+    """Of Dynamo's own replay, nothing where it is not installed."""
+    program = dynamo_replay.python()
+    if program is None:
+        print("Dynamo's own replay is left out: `make peers-dynamo` installs it")
+        return {}
+    return dynamo_replay.replay(program, load(CONVERSATION, SEEDS[0], 3.0), Settings().replicas)
 
 
 def goals(figures: Mapping[str, Mapping[str, float]]) -> list[str]:
