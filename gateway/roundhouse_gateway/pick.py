@@ -1,6 +1,6 @@
 """Which replica will finish this request first: a pure ranking by seconds.
 
-    total = prefill seconds booked there and unanswered + own + d · context tokens in flight
+    total = prefill seconds booked there and unanswered + w · own + d · context tokens in flight
     own   = b + f · (a·n + q·n·(cached + n/2)),  n = prompt tokens − cached
 
 (a, q) is the shape of prefill cost of one model on one kind of GPU, f and b are what one replica makes of it
@@ -27,6 +27,10 @@ from roundhouse_kv.records import ReplicaState
 from xxhash import xxh3_64_intdigest
 
 SECONDS_PER_CONTEXT_TOKEN: Final = 2e-6
+OWN_WEIGHT: Final = 1.25
+"""Work that a choice makes weighs more than waiting for work that is under way: it delays whoever comes after, and its
+blocks displace what others have cached. So equal prompts in one burst wait for the first of them."""
+
 NEAR_TIE_S: Final = 0.002
 
 _LEAVING: Final = frozenset({"draining", "drained", "stopped"})
@@ -181,7 +185,7 @@ def pick(
             booked_s += replica.unknown_waiting * mean.prefill_s
             context += (replica.unknown_waiting + replica.unknown_running) * mean.context_tokens
         context_s = SECONDS_PER_CONTEXT_TOKEN * context
-        total_s = booked_s + own_s + context_s
+        total_s = booked_s + OWN_WEIGHT * own_s + context_s
         ranking.append(_choice(Choice, (replica, standing, hit, booked_s, own_s, context_s, total_s, None)))
     if len(ranking) > 1:
         ranking.sort(key=_ORDER)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from roundhouse_gateway.pick import (
     NEAR_TIE_S,
+    OWN_WEIGHT,
     SECONDS_PER_CONTEXT_TOKEN,
     Choice,
     MeanRequest,
@@ -82,7 +83,7 @@ def test_cost_is_booked_plus_own_plus_context(
     assert choice.booked_s == pytest.approx(booked)
     assert choice.own_s == pytest.approx(own)
     assert choice.context_s == pytest.approx(context)
-    assert choice.total_s == pytest.approx(booked + own + context)
+    assert choice.total_s == pytest.approx(booked + OWN_WEIGHT * own + context)
 
 
 def test_cached_replica_wins_while_waiting_there_is_cheaper_than_computing() -> None:
@@ -242,7 +243,7 @@ def test_ranking_of_any_fleet(
     assert standings == sorted(standings)
     for choice in ranking:
         assert 0 <= choice.cached_tokens < tokens
-        assert choice.total_s == pytest.approx(choice.booked_s + choice.own_s + choice.context_s)
+        assert choice.total_s == pytest.approx(choice.booked_s + OWN_WEIGHT * choice.own_s + choice.context_s)
     if ranking:
         peers = [choice.total_s for choice in ranking if choice.standing is standings[0]]
         assert ranking[0].total_s - min(peers) < NEAR_TIE_S
