@@ -5,13 +5,19 @@ from typing import Final, NamedTuple
 from tokenizers import Tokenizer
 
 ASCII_SAMPLE: Final = """\
-You are a helpful assistant. Answer in one short sentence and say what you do not know. The meeting moved to 14:30 on
-Thursday, so please tell everybody who wants to come, and bring the figures for March (they were about 12.5 % higher).
-def moving_average(values: list[float], size: int = 5) -> list[float]:
-    \"\"\"Mean of the last `size` values at each place.\"\"\"
-    return [sum(values[max(0, i - size + 1) : i + 1]) / min(i + 1, size) for i in range(len(values))]
-{"name": "get_weather", "parameters": {"type": "object", "properties": {"place": {"type": "string"}}}}
-Why does the engine keep its cache warm? Because computing the same prompt twice is a waste of time and power.
+You are a helpful assistant. Answer in one short sentence, and say what you do not know. The meeting has been moved to
+Thursday afternoon, so please tell everybody who wants to come, and bring the figures for March with you.
+
+Summarise the following report for somebody who has never worked in this department. The new machines were delivered
+two weeks late, because the supplier had to replace several parts that did not pass the first inspection. Production
+was not affected, since the old machines could be kept running in the meantime.
+
+Why does this function return nothing for an empty list, and how would you change it?
+def average(values):
+    total = 0.0
+    for value in values:
+        total += value
+    return total / len(values) if values else None
 """
 OTHER_SAMPLE: Final = (
     "今天天气很好我们去公园散步吧人工智能正在改变世界東京は日本の首都です한국어문장도섞어봅시다"
