@@ -188,7 +188,7 @@ def test_an_engine_without_last_words_gives_its_exit_code() -> None:
 def test_one_restart_that_loads_again_is_loading() -> None:
     found = diagnosis(engine=container("engine", RUNNING, ended(137), restarts=1))
     assert (found.reason, found.stuck) == (Reason.LOADING_MODEL, False)
-    assert "after it ended once: exit code 137" in found.message
+    assert "after it ended once: killed (exit code 137)" in found.message
 
 
 def test_an_agent_that_keeps_ending() -> None:
