@@ -102,8 +102,7 @@ class OperatorCore:
     def redis_healthy(self) -> bool:
         """Short gaps do not count: nobody is helped by conditions that flicker."""
         if self._link.healthy:
-            self.autoscaler = Autoscaler()
-        self._redis_healthy_at = self._monotonic()
+            self._redis_healthy_at = self._monotonic()
         return self._monotonic() - self._redis_healthy_at < self._settings.redis_patience_s
 
     def _context(self, agents: Agents) -> Context:
