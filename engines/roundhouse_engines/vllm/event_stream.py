@@ -81,7 +81,7 @@ class EventStream:
             events, skipped = self._decoded(payload)
             return CacheBatch(number, events, gap, skipped)
         except ProbeError as error:
-            log.warning("kv_frame_unreadable seq=%d reason=%s", number, error)
+            log.warning("kv_frame_unreadable", extra={"seq": number, "reason": str(error)})
             return CacheBatch(number, (), gap=True)
 
     def _decoded(self, payload: bytes, *, reannounced: bool = False) -> tuple[tuple[CacheEvent, ...], int]:
@@ -115,7 +115,7 @@ class EventStream:
         try:
             events, skipped = self._decoded(frame[1], reannounced=True)
         except ProbeError as error:
-            log.warning("kv_snapshot_unreadable reason=%s", error)
+            log.warning("kv_snapshot_unreadable", extra={"reason": str(error)})
             return None
         self._next = number + 1
         return CacheBatch(number, events, gap=True, skipped=skipped)
@@ -128,7 +128,7 @@ class EventStream:
                 try:
                     return await collect(dealer)
                 except TimeoutError:
-                    log.warning("kv_replay_silent endpoint=%s", self._replay)
+                    log.warning("kv_replay_silent", extra={"endpoint": self._replay})
         return None
 
     @contextmanager
