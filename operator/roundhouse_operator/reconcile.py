@@ -268,7 +268,6 @@ class Reconciler:
             log.info("apply_conflict", extra={"object": name, "error": str(error)})
             if "Apply failed" in str(error):
                 conflicts[name] = f"{kind.kind} {name}: {error}"
-                self._context.requeue(key)
 
     async def _tell_agents(self, key: str, todo: Plan) -> bool:
         """True when an answer changes the plan."""
