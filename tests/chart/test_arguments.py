@@ -1,5 +1,7 @@
 """What the chart tells the deployables is what they understand."""
 
+from pathlib import Path
+
 from roundhouse_gateway.settings import parse_settings
 from roundhouse_operator.options import parse_options
 
@@ -7,11 +9,12 @@ from tests.chart.rendering import args_of, find, render
 
 
 def test_the_gateway_understands_its_arguments() -> None:
-    args = args_of(find(render(), "Deployment", "rh-roundhouse-gateway"))
+    args = args_of(find(render("--set", "auth.existingSecret=keys"), "Deployment", "rh-roundhouse-gateway"))
     settings = parse_settings(args, {"RH_REDIS_PASSWORD": "x"})
     assert settings.installation == "serving/rh"
     assert settings.redis_url == "redis://rh-roundhouse-valkey.serving.svc:6379/0"
     assert settings.drain_timeout_s == 300
+    assert settings.api_keys == Path("/etc/roundhouse/keys")
     assert settings.admin_address == ("0.0.0.0", 8081)
 
 
