@@ -10,7 +10,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import kopf
 
@@ -21,6 +21,7 @@ from roundhouse_operator.settings import Settings
 from roundhouse_operator.sources import labelled_key, own_key
 
 END_TIMEOUT_S = 10.0
+_IDENTITY = "roundhouse-operator"  # else kopf asks who the user is, and a container's user has no name
 _KEYS: dict[Kind, Callable[[Obj], str | None]] = {
     INFERENCE_SERVICE: own_key,
     ENGINE_REPLICA: labelled_key,
@@ -62,6 +63,7 @@ class KopfSource:
                     clusterwide=not self._settings.namespaces,
                     namespaces=list(self._settings.namespaces),
                     standalone=True,
+                    identity=cast(Any, _IDENTITY),
                     stop_flag=stop,
                 )
             )

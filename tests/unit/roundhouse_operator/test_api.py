@@ -14,7 +14,6 @@ from roundhouse_operator.api.parse import (
     parse_service,
     replica_complaints,
     service_complaints,
-    unknown_fields,
 )
 from roundhouse_operator.api.rules import ApiModel
 from roundhouse_operator.api.schema import structural_schema
@@ -180,19 +179,6 @@ def test_drain_of_a_replica_may_change() -> None:
     after["spec"]["drain"] = {"deadline": "2026-01-01T00:00:00Z"}
     assert replica_complaints(after, before) == []
     assert replica_complaints(before, after) == []
-
-
-def test_unknown_fields_are_named_with_the_nearest_known_one() -> None:
-    obj = _object(
-        INFERENCE_SERVICE,
-        {"modle": "hf://a/b", "resources": {"gpu": 1}, "engine": {"env": [{"name": "A", "val": 1}]}, "zzz": 1},
-    )
-    found = unknown_fields(obj)
-    assert "spec.modle: unknown field; did you mean model?" in found
-    assert "spec.resources.gpu: unknown field; did you mean gpus?" in found
-    assert "spec.engine.env[0].val: unknown field; did you mean value?" in found
-    assert any(text.startswith("spec.zzz: unknown field; known here: model, ") for text in found)
-    assert unknown_fields(_object(INFERENCE_SERVICE, {"model": "hf://a/b"})) == []
 
 
 def test_all_complaints_come_at_once() -> None:
