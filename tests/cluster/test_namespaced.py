@@ -22,7 +22,7 @@ def tenant(kube: Kube) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def other(kube: Kube, images: None, crds: None, tenant: str) -> Release:
+def other(kube: Kube, images: dict[str, float], crds: None, tenant: str) -> Release:
     release = Release(kube, "tenant", "tenant-roundhouse")
     release.install("--set", f"watchNamespaces={{{tenant}}},crds.install=false")
     return release
