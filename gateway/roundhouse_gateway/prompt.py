@@ -43,7 +43,7 @@ class Prompt:
             self.tokens = self._estimate.tokens
 
     def cached_tokens(self, matched_bytes: int, block_size: int) -> int:
-        return self._estimate.cached_tokens(matched_bytes, block_size)
+        return self._estimate.cached_tokens(matched_bytes, block_size, self.data)
 
     def affinity(self) -> int | None:
         """Hash of the prompt up to the end of the last assistant message; None when this is the first turn."""
