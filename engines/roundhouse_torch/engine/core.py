@@ -9,13 +9,13 @@ from roundhouse_torch.messages.command import Add
 from roundhouse_torch.messages.report import Load, Output, StepReport
 from roundhouse_torch.scheduler.scheduler import Ended, Scheduler
 from roundhouse_torch.scheduler.sequence import Sequence
-from roundhouse_torch.scheduler.step import StepPlan, Work
+from roundhouse_torch.scheduler.step import Samples, StepPlan, Work
 
 
 class Runner(Protocol):
     """Computes a step's work; a null model for measurements is one too."""
 
-    def run(self, work: list[Work]) -> list[int]: ...
+    def run(self, work: list[Work]) -> Samples: ...
 
 
 class EngineCore:
@@ -36,7 +36,16 @@ class EngineCore:
     def add(self, add: Add) -> None:
         root = chain.root(self._model_name, add.adapter, add.salt)
         self.scheduler.add(
-            Sequence(add.id, add.tokens, add.sampling, max_length=add.max_length, root=root, salt=add.salt)
+            Sequence(
+                add.id,
+                add.tokens,
+                add.sampling,
+                max_length=add.max_length,
+                root=root,
+                salt=add.salt,
+                adapter=add.adapter,
+                pooled=add.pooled,
+            )
         )
 
     def abort(self, id: int) -> None:
@@ -49,19 +58,20 @@ class EngineCore:
         """Compute one step, or nothing when nothing is to be done; the report carries the cache's events either way."""
         began = self._clock()
         plan = self.scheduler.plan()
-        tokens = self._runner.run(plan.work) if plan.work else []
-        ended = self.scheduler.commit(plan, tokens)
+        samples = self._runner.run(plan.work) if plan.work else Samples()
+        ended = self.scheduler.commit(plan, samples.tokens)
         return StepReport(
             began=began,
             ended=self._clock(),
-            load=self._load(plan),
+            load=self._load(plan, samples),
             started=[sequence.id for sequence in plan.started],
-            outputs=_outputs(plan, tokens, ended),
+            outputs=_outputs(plan, samples, ended),
             events=self.scheduler.pool.drain_events(),
         )
 
-    def _load(self, plan: StepPlan) -> Load:
+    def _load(self, plan: StepPlan, samples: Samples) -> Load:
         counts = self.scheduler.pool.counts
+        drafted = [len(work.draft) for work in plan.sampling]
         return Load(
             running=self.scheduler.running,
             waiting=self.scheduler.waiting,
@@ -71,18 +81,23 @@ class EngineCore:
             prefix_hits=plan.prefix_hits,
             prompt_computed=sum(max(0, min(w.start + w.count, w.sequence.prompt_length) - w.start) for w in plan.work),
             preemptions=len(plan.preempted),
+            drafted=sum(drafted),
+            accepted=sum(len(new) - 1 for new, draft in zip(samples.tokens, drafted, strict=True) if draft),
         )
 
 
-def _outputs(plan: StepPlan, tokens: list[int], ended: list[Ended]) -> list[Output]:
+def _outputs(plan: StepPlan, samples: Samples, ended: list[Ended]) -> list[Output]:
     ends = {end.sequence.id: end for end in ended}
     outputs = []
-    for work, token in zip((work for work in plan.work if work.samples), tokens, strict=True):
+    for work, new in zip(plan.sampling, samples.tokens, strict=True):
         sequence = work.sequence
-        end = ends.get(sequence.id)
-        cached = (sequence.cached or 0) if sequence.generated == 1 else 0
-        if end is None:
-            outputs.append(Output(sequence.id, [token], cached))
-        else:
-            outputs.append(Output(sequence.id, [token], cached, end.finish, end.stop_token))
+        id = sequence.id
+        end = ends.get(id)
+        cached = (sequence.cached or 0) if sequence.generated == len(new) else 0
+        if end is None and id not in samples.logprobs:
+            outputs.append(Output(id, new, cached))
+            continue
+        finish, stop = (end.finish, end.stop_token) if end else (None, None)
+        told = samples.logprobs[id][: len(new)] if id in samples.logprobs else None
+        outputs.append(Output(id, new, cached, finish, stop, told, samples.vectors.get(id)))
     return outputs

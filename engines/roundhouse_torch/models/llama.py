@@ -45,6 +45,9 @@ class Llama:
             x = layer(x, rotation, attend)
         return x
 
+    def features(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self._norm(hidden)
+
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return linear(self._norm(hidden), self._head).float()
 

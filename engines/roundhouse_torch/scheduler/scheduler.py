@@ -22,6 +22,7 @@ from roundhouse_torch.kvcache.blocks import BlockPool
 from roundhouse_torch.kvcache.chain import wire_hash
 from roundhouse_torch.kvcache.events import BlockStored
 from roundhouse_torch.scheduler.sequence import Finish, Sequence
+from roundhouse_torch.scheduler.speculation import Speculation
 from roundhouse_torch.scheduler.step import StepPlan, Work
 
 
@@ -43,12 +44,21 @@ class Ended:
 class Scheduler:
     """Owns waiting and running sequences and their blocks. Call `plan`, compute it, then `commit`."""
 
-    def __init__(self, pool: BlockPool, block_size: int, limits: Limits, *, prefix_caching: bool = True) -> None:
+    def __init__(
+        self,
+        pool: BlockPool,
+        block_size: int,
+        limits: Limits,
+        *,
+        prefix_caching: bool = True,
+        speculation: Speculation | None = None,
+    ) -> None:
         self.pool = pool
         self._block_size = block_size
         self._max_sequences = limits.max_sequences
         self._max_tokens = max(limits.max_tokens, limits.max_sequences)
         self._prefix_caching = prefix_caching
+        self._speculation = speculation
         self._waiting: OrderedDict[int, Sequence] = OrderedDict()
         self._running: OrderedDict[int, Sequence] = OrderedDict()
 
@@ -84,25 +94,50 @@ class Scheduler:
             self._admit(plan, budget, owed)
         return plan
 
-    def commit(self, plan: StepPlan, tokens: list[int]) -> list[Ended]:
-        """``plan`` was computed; ``tokens`` are the samples of its sampling work, in order. Gives what ended."""
+    def commit(self, plan: StepPlan, tokens: list[list[int]]) -> list[Ended]:
+        """``plan`` was computed; ``tokens`` are the samples of its sampling work, in order, cut here where an answer
+        ends. Gives what ended.
+        """
         ended = []
         samples = iter(tokens)
         for work in plan.work:
             sequence = work.sequence
-            sequence.computed += work.count
+            sequence.computed += work.count - len(work.draft)
             if not work.samples:
                 continue
-            sequence.tokens.append(next(samples))
-            finish = sequence.finish()
+            finish = self._append(sequence, next(samples))
+            if work.draft:
+                self._verified(work)
             if finish is not None:
                 del self._running[sequence.id]
                 self._release(sequence)
                 ended.append(Ended(sequence, *finish))
         return ended
 
+    @staticmethod
+    def _append(sequence: Sequence, new: list[int]) -> tuple[Finish, int | None] | None:
+        if sequence.pooled:
+            return Finish.STOP, None
+        for count, token in enumerate(new, 1):
+            sequence.tokens.append(token)
+            finish = sequence.finish()
+            if finish is not None:
+                del new[count:]
+                return finish
+        return None
+
+    def _verified(self, work: Work) -> None:
+        """What was right of a draft is computed; the rest will be written over."""
+        sequence = work.sequence
+        accepted = len(sequence.tokens) - 1 - sequence.computed
+        sequence.computed += accepted
+        self._name(sequence, sequence.computed)
+        if self._speculation is not None:
+            self._speculation.observe(sequence, len(work.draft), accepted)
+
     def _plan_answers(self, plan: StepPlan, budget: int) -> int:
         size, pool, running = self._block_size, self.pool, self._running
+        drafts = self._drafts(budget)
         for sequence in list(running.values()):
             start = sequence.computed
             if len(sequence.tokens) - start != 1 or sequence.id not in running:
@@ -115,9 +150,24 @@ class Scheduler:
                 sequence.blocks.append(pool.take())
             if (start + 1) % size == 0:
                 self._name(sequence, start + 1)
-            plan.work.append(Work(sequence, start, 1, True))
-            budget -= 1
+            draft = self._with_blocks(sequence, drafts[sequence.id]) if sequence.id in drafts else ()
+            plan.work.append(Work(sequence, start, 1 + len(draft), True, draft))
+            budget -= 1 + len(draft)
         return budget
+
+    def _drafts(self, budget: int) -> dict[int, list[int]]:
+        """Guesses for growing answers, by id, within what the budget leaves when each has its own token."""
+        if self._speculation is None or self.pool.available < len(self._running):
+            return {}
+        answers = [sequence for sequence in self._running.values() if sequence.pending == 1]
+        return self._speculation.drafts(answers, budget - len(self._running))
+
+    def _with_blocks(self, sequence: Sequence, draft: list[int]) -> tuple[int, ...]:
+        """As much of a draft as fits into blocks that nobody must give up."""
+        wanted = self._blocks_for(sequence.computed + 1 + len(draft)) - len(sequence.blocks)
+        for _ in range(min(wanted, self.pool.available - len(self._running))):
+            sequence.blocks.append(self.pool.take())
+        return tuple(draft[: len(sequence.blocks) * self._block_size - sequence.computed - 1])
 
     def _plan_prompts(self, plan: StepPlan, budget: int) -> tuple[int, int]:
         """Also gives the number of blocks that begun prompts will still need."""
@@ -227,7 +277,8 @@ class Scheduler:
                 parent_block_hash=wire_hash(sequence.names[first - 1]) if first else None,
                 token_ids=sequence.tokens[first * self._block_size : last * self._block_size],
                 block_size=self._block_size,
-                extra_keys=[[sequence.salt] if sequence.salt and index == 0 else None for index in indices],
+                lora_name=sequence.adapter or None,
+                extra_keys=[_extra_keys(sequence, index) for index in indices],
             )
         )
 
@@ -246,3 +297,9 @@ class Scheduler:
 
     def _blocks_for(self, tokens: int) -> int:
         return -(-tokens // self._block_size)
+
+
+def _extra_keys(sequence: Sequence, index: int) -> list[str] | None:
+    """The adapter with each block, the salt with the first."""
+    keys = [key for key in (sequence.adapter, sequence.salt if index == 0 else "") if key]
+    return keys or None

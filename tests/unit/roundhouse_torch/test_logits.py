@@ -160,7 +160,7 @@ class Recorder:
             if plan.work:
                 self.scheduler.commit(plan, self._sample(plan.work))
 
-    def _sample(self, work: list[Work]) -> list[int]:
+    def _sample(self, work: list[Work]) -> list[list[int]]:
         ordered = in_batch_order(work)
         logits = self._bench.runner.logits(ordered)
         rows = {item.sequence.id: row for row, item in enumerate(item for item in ordered if item.samples)}
@@ -170,7 +170,7 @@ class Recorder:
                 found = logits[rows[item.sequence.id]]
                 expected = self._bench.expected(item.sequence.tokens)[-1]
                 torch.testing.assert_close(found, expected, atol=TOLERANCE, rtol=0)
-                tokens.append(int(found.argmax()))
+                tokens.append([int(found.argmax())])
         return tokens
 
 

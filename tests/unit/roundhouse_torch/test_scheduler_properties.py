@@ -1,5 +1,7 @@
 """Random arrivals, aborts and pool sizes: nothing leaks, no slot is read for a wrong prefix, every answer is right."""
 
+from collections.abc import Sequence as Many
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -9,6 +11,7 @@ from roundhouse_torch.kvcache.blocks import BlockPool
 from roundhouse_torch.messages.command import Sampling
 from roundhouse_torch.scheduler.scheduler import Limits, Scheduler
 from roundhouse_torch.scheduler.sequence import Finish, Sequence
+from roundhouse_torch.scheduler.speculation import Speculation
 
 from tests.support.kv_simulator import VOCABULARY, SimulatedRunner, check_blocks, next_token
 
@@ -24,6 +27,23 @@ def expected_answer(sequence: Sequence, prompt: list[int], max_length: int) -> l
     return tokens
 
 
+class HalfRight:
+    """Guesses what will come, now and then with a mistake in the middle."""
+
+    def propose(self, wanted: Many[tuple[Sequence, int]]) -> list[list[int]]:
+        return [self._guess(sequence, most) for sequence, most in wanted]
+
+    @staticmethod
+    def _guess(sequence: Sequence, most: int) -> list[int]:
+        sequence.guesses.resume_at = 0
+        tokens = list(sequence.tokens)
+        while len(tokens) < len(sequence.tokens) + most:
+            tokens.append(next_token(sequence.root, tokens))
+        if len(sequence.tokens) % 3 == 0:
+            tokens[len(sequence.tokens) + most // 2] = VOCABULARY
+        return tokens[len(sequence.tokens) :]
+
+
 class EngineMachine(RuleBasedStateMachine):
     """One scheduler, its simulated memory, and a mirror that follows its events."""
 
@@ -33,12 +53,18 @@ class EngineMachine(RuleBasedStateMachine):
         max_sequences=st.integers(1, 5),
         max_tokens=st.integers(1, 16),
         prefix_caching=st.sampled_from((True, True, True, False)),
+        guesses=st.integers(0, 6),
     )
-    def start(self, block_size: int, blocks: int, max_sequences: int, max_tokens: int, prefix_caching: bool) -> None:
+    def start(
+        self, block_size: int, blocks: int, max_sequences: int, max_tokens: int, prefix_caching: bool, guesses: int
+    ) -> None:
         self.block_size = block_size
         self.pool = BlockPool(blocks)
         limits = Limits(max_sequences, max_tokens)
-        self.scheduler = Scheduler(self.pool, block_size, limits, prefix_caching=prefix_caching)
+        speculation = Speculation(HalfRight(), most=guesses, max_answers=4) if guesses else None
+        self.scheduler = Scheduler(
+            self.pool, block_size, limits, prefix_caching=prefix_caching, speculation=speculation
+        )
         self.budget = max(max_sequences, max_tokens)
         self.runner = SimulatedRunner(block_size)
         self.mirror = CacheMirror()
@@ -95,8 +121,7 @@ class EngineMachine(RuleBasedStateMachine):
         assert {sequence.id for sequence in plan.started} <= {work.sequence.id for work in plan.work}
         if self.live and not plan.preempted:
             assert plan.work, "nothing to do although requests wait"
-        tokens = self.runner.run(plan.work)
-        for ended in self.scheduler.commit(plan, tokens):
+        for ended in self.scheduler.commit(plan, self.runner.run(plan.work).tokens):
             sequence = self.live.pop(ended.sequence.id)
             assert sequence.tokens == self.wanted[sequence.id]
             is_end = sequence.tokens[-1] in sequence.sampling.eos_ids
@@ -150,6 +175,6 @@ def test_equal_prompts_that_arrive_together_are_computed_once(prompt: list[int],
         scheduler.add(Sequence(id, list(prompt), Sampling(), max_length=len(prompt) + 1, root=root))
     for _ in range(200):
         plan = scheduler.plan()
-        scheduler.commit(plan, runner.run(plan.work))
+        scheduler.commit(plan, runner.run(plan.work).tokens)
     tail = (len(prompt) - 1) % block_size + 1
     assert runner.computed == len(prompt) + (copies - 1) * tail
