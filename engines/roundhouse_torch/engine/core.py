@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from roundhouse_torch.kvcache import chain
+from roundhouse_torch.kvcache.host import Move
 from roundhouse_torch.messages.command import Add
 from roundhouse_torch.messages.report import Load, Output, StepReport
 from roundhouse_torch.scheduler.scheduler import Ended, Scheduler
@@ -14,6 +15,8 @@ from roundhouse_torch.scheduler.step import Samples, StepPlan, Work
 
 class Runner(Protocol):
     """Computes a step's work; a null model for measurements is one too."""
+
+    def move(self, moves: list[Move]) -> None: ...
 
     def run(self, work: list[Work]) -> Samples: ...
 
@@ -45,6 +48,7 @@ class EngineCore:
                 salt=add.salt,
                 adapter=add.adapter,
                 pooled=add.pooled,
+                priority=add.priority,
             )
         )
 
@@ -58,6 +62,8 @@ class EngineCore:
         """Compute one step, or nothing when nothing is to be done; the report carries the cache's events either way."""
         began = self._clock()
         plan = self.scheduler.plan()
+        if plan.moves:
+            self._runner.move(plan.moves)
         samples = self._runner.run(plan.work) if plan.work else Samples()
         ended = self.scheduler.commit(plan, samples.tokens)
         return StepReport(

@@ -41,7 +41,10 @@ def test_a_missing_field_is_named() -> None:
 
 
 def test_an_unknown_architecture_names_the_known_ones() -> None:
-    with pytest.raises(UnsupportedModel, match="'GPT2LMHeadModel' is not supported; supported: LlamaForCausalLM"):
+    with pytest.raises(
+        UnsupportedModel,
+        match="'GPT2LMHeadModel' is not supported; supported: LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM",
+    ):
         require_supported("GPT2LMHeadModel")
 
 
