@@ -3,22 +3,28 @@
 import logging
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 from roundhouse_torch.attention.paged import PagedAttention
+from roundhouse_torch.engine.adapters import AdapterError, Adapters
 from roundhouse_torch.engine.core import EngineCore
+from roundhouse_torch.engine.entrance import Entrance
+from roundhouse_torch.engine.grammar import Grammars
 from roundhouse_torch.engine.runner import ModelRunner
 from roundhouse_torch.errors import SettingsError
 from roundhouse_torch.kvcache.blocks import BlockPool
 from roundhouse_torch.kvcache.sizing import block_count, cache_bytes
 from roundhouse_torch.kvcache.storage import KVStorage, block_bytes
+from roundhouse_torch.layers.lora import LoraSites
 from roundhouse_torch.messages.report import Loaded
 from roundhouse_torch.models.checkpoint import Checkpoint
 from roundhouse_torch.models.config import ModelConfig
 from roundhouse_torch.models.registry import load_factory
 from roundhouse_torch.models.weights import Weights
 from roundhouse_torch.scheduler.scheduler import Limits, Scheduler
+from roundhouse_torch.scheduler.speculation import NgramDrafter, Speculation
 from roundhouse_torch.settings import EngineSettings
 
 log = logging.getLogger(__name__)
@@ -59,7 +65,9 @@ def build(settings: EngineSettings) -> Engine:
     device = choose_device(settings.device)
     dtype = choose_dtype(settings.dtype, device, config.dtype)
     wanted_length = settings.max_model_len or config.max_position
-    model = factory(config, Weights(Checkpoint(settings.model), device, dtype), wanted_length)
+    sites = LoraSites(device, dtype) if settings.enable_lora else None
+    model = factory(config, Weights(Checkpoint(settings.model), device, dtype, sites), wanted_length)
+    adapters = load_adapters(settings, sites) if sites is not None else None
     log.info("weights_loaded seconds=%.2f", time.monotonic() - began)
 
     shape = (settings.block_size, config.num_layers, config.num_kv_heads, config.head_dim)
@@ -71,8 +79,12 @@ def build(settings: EngineSettings) -> Engine:
         settings.block_size,
         Limits(settings.max_num_seqs, settings.max_num_batched_tokens or STEP_TOKENS[device.type]),
         prefix_caching=settings.enable_prefix_caching,
+        speculation=speculation(settings),
     )
-    core = EngineCore(scheduler, ModelRunner(model, PagedAttention(storage), device), settings.names[0])
+    tokenizer = settings.model / "tokenizer.json"
+    grammars = Grammars(tokenizer, config.vocab_size, config.eos_ids)
+    runner = ModelRunner(model, PagedAttention(storage), device, adapters)
+    core = EngineCore(scheduler, runner, Entrance(settings.names[0], grammars, adapters))
     loaded = Loaded(
         max_model_len=fitting_length(settings, wanted_length, blocks),
         block_size=settings.block_size,
@@ -81,6 +93,23 @@ def build(settings: EngineSettings) -> Engine:
         device=device.type,
     )
     return Engine(core, loaded)
+
+
+def load_adapters(settings: EngineSettings, sites: LoraSites) -> Adapters:
+    """Those of ``--lora-modules`` are there from the start. Raises `SettingsError`."""
+    adapters = Adapters(sites, slots=settings.max_loras, max_rank=settings.max_lora_rank)
+    for name, folder in settings.adapters.items():
+        try:
+            adapters.load(name, Path(folder))
+        except AdapterError as error:
+            raise SettingsError(f"--lora-modules {name}: {error}") from error
+    return adapters
+
+
+def speculation(settings: EngineSettings) -> Speculation | None:
+    if settings.spec_method == "none":
+        return None
+    return Speculation(NgramDrafter(), most=settings.spec_tokens, max_answers=settings.spec_max_batch)
 
 
 def fitting_length(settings: EngineSettings, wanted: int, blocks: int) -> int:

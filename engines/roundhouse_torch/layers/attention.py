@@ -3,7 +3,7 @@
 import torch
 
 from roundhouse_torch.attention.backend import AttentionPass
-from roundhouse_torch.layers.linear import Linear
+from roundhouse_torch.layers.linear import Projection
 from roundhouse_torch.layers.rope import Rotation, rotate
 
 
@@ -12,7 +12,9 @@ class SelfAttention:
 
     __slots__ = ("_head_dim", "_heads", "_kv_heads", "_layer", "_out", "_qkv")
 
-    def __init__(self, layer: int, qkv: Linear, out: Linear, *, heads: int, kv_heads: int, head_dim: int) -> None:
+    def __init__(
+        self, layer: int, qkv: Projection, out: Projection, *, heads: int, kv_heads: int, head_dim: int
+    ) -> None:
         self._layer = layer
         self._qkv = qkv
         self._out = out

@@ -1,6 +1,14 @@
 """y = x·W + b."""
 
+from typing import Protocol
+
 import torch
+
+
+class Projection(Protocol):
+    """A `Linear`, or something around one."""
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
 
 
 class Linear:

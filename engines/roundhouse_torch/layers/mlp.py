@@ -3,13 +3,13 @@
 import torch
 from torch.nn.functional import silu
 
-from roundhouse_torch.layers.linear import Linear
+from roundhouse_torch.layers.linear import Projection
 
 
 class GatedMLP:
     __slots__ = ("_down", "_gate_up")
 
-    def __init__(self, gate_up: Linear, down: Linear) -> None:
+    def __init__(self, gate_up: Projection, down: Projection) -> None:
         self._gate_up = gate_up
         self._down = down
 

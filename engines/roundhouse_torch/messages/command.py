@@ -59,9 +59,21 @@ class Abort(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class ResetCache(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Forget all cached blocks; answered by `CacheReset`."""
+    """Forget all cached blocks; answered by `Done`, as are the next two."""
 
     ticket: int
 
 
-Command = Add | Abort | ResetCache
+class LoadAdapter(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    ticket: int
+    name: str
+    folder: str
+
+
+class UnloadAdapter(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    ticket: int
+    name: str
+
+
+Order = ResetCache | LoadAdapter | UnloadAdapter
+Command = Add | Abort | Order

@@ -75,15 +75,12 @@ class Scheduler:
         assert -(-sequence.max_length // self._block_size) <= self.pool.total
         self._waiting[sequence.id] = sequence
 
-    def abort(self, id: int) -> bool:
-        """Between steps only. False when it ended already."""
-        if self._waiting.pop(id, None) is not None:
-            return True
-        sequence = self._running.pop(id, None)
-        if sequence is None:
-            return False
-        self._release(sequence)
-        return True
+    def abort(self, id: int) -> Sequence | None:
+        """Between steps only. None when it ended already."""
+        sequence = self._waiting.pop(id, None) or self._running.pop(id, None)
+        if sequence is not None:
+            self._release(sequence)
+        return sequence
 
     def plan(self) -> StepPlan:
         """Decide the next step and take its blocks."""
