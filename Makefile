@@ -11,7 +11,7 @@ WORKERS ?= 2
 export RH_CACHE ?= $(HOME)/.cache/roundhouse
 KIND_CONFIG := $(RH_CACHE)/kind/kubeconfig
 
-.PHONY: help install lock run test lint format typecheck imports crds bench-gateway bench-routing bench-index bench-exactness kernels-report clean \
+.PHONY: help install lock run test coverage lint format typecheck imports crds bench-gateway bench-routing bench-index bench-exactness kernels-report clean \
   tools images kubernetes run-cluster stop-cluster kind test-chart test-cluster
 
 help: ## List the targets
@@ -36,6 +36,11 @@ run: install ## Serve the demo model on http://127.0.0.1:$(PORT)
 
 test: install tools ## All tests that need no cluster
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --ignore tests/cluster
+
+coverage: install ## Coverage of prefix index, pick, plan and work queue; below 95 % of any it fails
+	$(BIN)/pytest -q -n $(WORKERS) --cov=roundhouse_kv --cov=roundhouse_gateway --cov=roundhouse_operator --cov-report= \
+	  tests/unit/roundhouse_kv tests/unit/roundhouse_gateway tests/unit/roundhouse_operator tests/contracts tests/integration/kv
+	for part in 'kv_index/*' '*/pick.py' '*/plan.py' '*/queue.py'; do $(BIN)/coverage report --include="$$part" --fail-under=95 || exit 1; done
 
 lint: install ## ruff, mypy, import contracts
 	$(BIN)/ruff check .

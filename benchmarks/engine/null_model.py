@@ -8,10 +8,12 @@ import time
 from collections.abc import Callable
 
 from roundhouse_torch.engine.core import EngineCore
+from roundhouse_torch.engine.entrance import Entrance
 from roundhouse_torch.kvcache.blocks import BlockPool
+from roundhouse_torch.kvcache.host import Move
 from roundhouse_torch.messages.command import Add, Sampling
 from roundhouse_torch.scheduler.scheduler import Limits, Scheduler
-from roundhouse_torch.scheduler.step import Work
+from roundhouse_torch.scheduler.step import Samples, Work
 
 RUNNING = 256
 WAITING = 2_000
@@ -21,12 +23,16 @@ BLOCK_SIZE = 16
 
 
 class NullRunner:
-    def run(self, work: list[Work]) -> list[int]:
-        return [7] * sum(item.samples for item in work)
+    def move(self, moves: list[Move]) -> None:
+        assert not moves
+
+    def run(self, work: list[Work]) -> Samples:
+        return Samples([[7] for item in work if item.samples])
 
 
 def make_core(blocks: int) -> EngineCore:
-    return EngineCore(Scheduler(BlockPool(blocks), BLOCK_SIZE, Limits(RUNNING, 8_192)), NullRunner(), "null")
+    scheduler = Scheduler(BlockPool(blocks), BLOCK_SIZE, Limits(RUNNING, 8_192))
+    return EngineCore(scheduler, NullRunner(), Entrance("null"))
 
 
 def null_model_figures() -> dict[str, float]:

@@ -121,7 +121,7 @@ class Api:
         if found is Comparison.EQUAL:
             return _answer({"exact": True})
         if found is Comparison.UNEQUAL and (profile := session.distrust(f"live check: {MISMATCH}")) is not None:
-            log.warning("profile_inexact reason=%s", profile.reason)
+            log.warning("profile_inexact", extra={"reason": profile.reason})
             self._leases.profile, self._replica.profile = profile, profile.digest
             self._replica.changed.set()
         return _answer({"exact": False, "reason": MISMATCH})
@@ -131,7 +131,7 @@ class Api:
 
     def _begin_drain(self, deadline_ms: int) -> None:
         if not self._replica.drain.active:
-            log.info("drain_started remaining_ms=%d", deadline_ms - self._now_ms())
+            log.info("drain_started", extra={"remaining_ms": deadline_ms - self._now_ms()})
         self._replica.drain.start(deadline_ms)
         self._replica.changed.set()
 

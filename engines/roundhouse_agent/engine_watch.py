@@ -90,7 +90,7 @@ class EngineWatch:
                 task.result()  # a defect there ends the agent, and the kubelet starts it anew
         self._replica.looked()
         if before != self._replica.state:
-            log.info("replica_state state=%s epoch=%d", self._replica.state, self._replica.epoch)
+            log.info("replica_state", extra={"state": self._replica.state, "epoch": self._replica.epoch})
 
     async def _health(self, probe: Probe) -> Engine:
         try:
@@ -106,7 +106,7 @@ class EngineWatch:
         try:
             return await probe.load()
         except ProbeError as error:
-            log.debug("load_unknown reason=%s", error)
+            log.debug("load_unknown", extra={"reason": str(error)})
             return None
 
     def _note(self, load: LoadReport | None, seen_at: float) -> None:

@@ -36,7 +36,7 @@ class EpochKeeper:
             return False
         self.epoch, self._nonce = max(self._now_ms(), self.epoch + 1), nonce
         self._save()
-        log.info("engine_started epoch=%d", self.epoch)
+        log.info("engine_started", extra={"epoch": self.epoch})
         return True
 
     def _load(self) -> tuple[int, str]:
@@ -46,7 +46,7 @@ class EpochKeeper:
         except FileNotFoundError:
             return 0, ""
         except (OSError, ValueError, KeyError, TypeError) as error:
-            log.warning("epoch_state_unreadable reason=%s", error)
+            log.warning("epoch_state_unreadable", extra={"reason": str(error)})
             return 0, ""
 
     def _save(self) -> None:

@@ -48,7 +48,7 @@ class KeyFeed:
                     self._see(batch)
                     await asyncio.sleep(0)
             except (ProbeError, zmq.ZMQError, OSError) as error:
-                log.warning("kv_events_broken reason=%s", error)
+                log.warning("kv_events_broken", extra={"reason": str(error)})
             await asyncio.sleep(RESTART_S)
             self._take(LOST)
 

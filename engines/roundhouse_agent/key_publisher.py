@@ -82,7 +82,7 @@ class KeyPublisher:
                 self._broken = False
             except RedisUnavailable as error:
                 if not self._broken:
-                    log.warning("kv_log_broken reason=%s", error)
+                    log.warning("kv_log_broken", extra={"reason": str(error)})
                 self.failures += 1
                 self._mend = self._broken = True
                 await asyncio.sleep(RETRY_S)

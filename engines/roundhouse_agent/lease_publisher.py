@@ -71,7 +71,7 @@ class LeasePublisher:
             self._heard = True
         except RedisUnavailable as error:
             if self._heard:
-                log.warning("lease_not_sent reason=%s", error)
+                log.warning("lease_not_sent", extra={"reason": str(error)})
             self._heard = False
             self.failures += 1
         if lease.state == "draining":

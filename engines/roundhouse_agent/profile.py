@@ -80,7 +80,7 @@ def count_parameters(folder: Path) -> int:
             with path.open("rb") as file:
                 header = json.loads(file.read(unpack("<Q", file.read(8))[0]))
         except (OSError, ValueError) as error:
-            log.warning("weights_unreadable file=%s reason=%s", path.name, error)
+            log.warning("weights_unreadable", extra={"file": path.name, "reason": str(error)})
             continue
         total += sum(prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
     return total
@@ -125,6 +125,6 @@ def _json(files: Mapping[str, bytes], name: str) -> dict[str, Any]:
     try:
         value = json.loads(files.get(name, b"{}"))
     except ValueError as error:
-        log.warning("model_file_unreadable file=%s reason=%s", name, error)
+        log.warning("model_file_unreadable", extra={"file": name, "reason": str(error)})
         return {}
     return value if isinstance(value, dict) else {}

@@ -96,7 +96,7 @@ async def _listen(app: web.Application, settings: ServeSettings) -> web.AppRunne
     except OSError as error:
         await runner.cleanup()
         raise BadSettings(f"the agent cannot listen on {settings.pod_ip}:{settings.port}: {error.strerror}") from error
-    log.info("agent_listening address=%s:%d", settings.pod_ip, settings.port)
+    log.info("agent_listening", extra={"address": f"{settings.pod_ip}:{settings.port}"})
     return runner
 
 
@@ -108,4 +108,4 @@ async def _last_words(replica: Replica, leases: LeasePublisher) -> None:
                 await replica.next_look()
     replica.stopped = True
     await leases.send(replica.lease())
-    log.info("agent_stopped engine=%s", replica.engine.name.lower())
+    log.info("agent_stopped", extra={"engine": replica.engine.name.lower()})

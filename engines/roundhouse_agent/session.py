@@ -90,7 +90,7 @@ class EngineSession:
         )
         await self._use(profile, model)
         self.prepared = Prepared(profile, stack, model, renderer, _subject(base, stack))
-        log.info("engine_prepared exact=%s profile=%s reason=%s", profile.exact, profile.digest, profile.reason)
+        log.info("engine_prepared", extra={"exact": profile.exact, "profile": profile.digest, "reason": profile.reason})
         return self.prepared
 
     async def compare(self, rendered: str, body: dict[str, Any]) -> Comparison:
@@ -186,7 +186,7 @@ def _renderer(base: Profile) -> Renderer | None:
     try:
         return Renderer(base) if base.text is not None else None
     except (RenderError, UnsupportedTokenizer) as error:
-        log.warning("template_unusable reason=%s", error)
+        log.warning("template_unusable", extra={"reason": str(error)})
         return None
 
 

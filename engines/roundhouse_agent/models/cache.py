@@ -50,7 +50,7 @@ class ModelFolder:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                log.info("model_lock_waiting model=%s", self.path.name)
+                log.info("model_lock_waiting", extra={"model": self.path.name})
                 fcntl.flock(file, fcntl.LOCK_EX)
             yield
 

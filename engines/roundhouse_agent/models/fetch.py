@@ -28,15 +28,15 @@ def fetch(settings: FetchSettings) -> None:
     if isinstance(model, FolderModel):
         source = f"{source} {fingerprint(find_folder(model))}"
     if folder.complete(source):
-        log.info("model_cached path=%s", folder.path)
+        log.info("model_cached", extra={"path": folder.path})
         return
     started = monotonic()
     with folder.locked(), full_disk_explained(folder.root), ProgressReporter(settings.progress_url) as progress:
         if folder.complete(source):
-            log.info("model_cached path=%s", folder.path)
+            log.info("model_cached", extra={"path": folder.path})
             return
         folder.publish(_build(model, settings, folder, progress), source)
-    log.info("model_ready path=%s seconds=%.1f", folder.path, monotonic() - started)
+    log.info("model_ready", extra={"path": folder.path, "seconds": round(monotonic() - started, 1)})
 
 
 def _build(model: ModelUri, settings: FetchSettings, folder: ModelFolder, progress: ProgressReporter) -> Path:

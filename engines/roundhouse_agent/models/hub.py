@@ -6,16 +6,12 @@ fails or the fetch is killed, and are not fetched again; the file that a killed 
 """
 
 import hashlib
-import os
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-
-os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-os.environ.setdefault("HF_HUB_VERBOSITY", "error")
 
 from huggingface_hub import HfApi, snapshot_download
 from huggingface_hub.errors import (
@@ -29,6 +25,7 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.errors import HTTPError as TransportError  # type: ignore[attr-defined]  # its HTTP library's own
 from huggingface_hub.hf_api import ModelInfo
+from huggingface_hub.utils.tqdm import disable_progress_bars
 
 from roundhouse_agent.errors import (
     AccessDenied,
@@ -60,6 +57,8 @@ class HubFile:
 
 def fetch_hub(model: HubModel, token: str | None, folder: ModelFolder, progress: ProgressReporter) -> Path:
     """Download; returns the folder, or the one GGUF file, inside the partial folder."""
+    disable_progress_bars()  # The agent shows progress, and says itself what went wrong.
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     target = folder.partial / "hub"
     target.mkdir(parents=True, exist_ok=True)
     for orphan in target.rglob("*.incomplete"):

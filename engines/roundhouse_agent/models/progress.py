@@ -63,7 +63,7 @@ class ProgressReporter:
             with urlopen(request, timeout=POST_TIMEOUT_S):
                 return True
         except (URLError, OSError) as error:
-            log.debug("progress_not_posted reason=%s", error)
+            log.debug("progress_not_posted", extra={"reason": str(error)})
             return False
 
 

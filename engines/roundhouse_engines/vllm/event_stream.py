@@ -80,7 +80,7 @@ class EventStream:
         try:
             return CacheBatch(number, self._decoder.decode(payload), gap)
         except ProbeError as error:
-            log.warning("kv_frame_unreadable seq=%d reason=%s", number, error)
+            log.warning("kv_frame_unreadable", extra={"seq": number, "reason": str(error)})
             return CacheBatch(number, (), gap=True)
 
     async def _ask_replay(self, start: int) -> list[Frame] | None:
@@ -108,7 +108,7 @@ class EventStream:
         try:
             batch = CacheBatch(number, self._decoder.decode(frame[1], reannounced=True), gap=True)
         except ProbeError as error:
-            log.warning("kv_snapshot_unreadable reason=%s", error)
+            log.warning("kv_snapshot_unreadable", extra={"reason": str(error)})
             return None
         self._next = number + 1
         return batch
@@ -121,7 +121,7 @@ class EventStream:
                 try:
                     return await collect(dealer)
                 except TimeoutError:
-                    log.warning("kv_replay_silent endpoint=%s", self._replay)
+                    log.warning("kv_replay_silent", extra={"endpoint": self._replay})
         return None
 
     @contextmanager

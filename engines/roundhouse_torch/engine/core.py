@@ -4,12 +4,11 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from roundhouse_torch.kvcache import chain
+from roundhouse_torch.engine.entrance import Entrance
 from roundhouse_torch.kvcache.host import Move
 from roundhouse_torch.messages.command import Add
 from roundhouse_torch.messages.report import Load, Output, StepReport
 from roundhouse_torch.scheduler.scheduler import Ended, Scheduler
-from roundhouse_torch.scheduler.sequence import Sequence
 from roundhouse_torch.scheduler.step import Samples, StepPlan, Work
 
 
@@ -21,39 +20,42 @@ class Runner(Protocol):
     def run(self, work: list[Work]) -> Samples: ...
 
 
+IDLE_S = 1.0
+"""An idle engine reports this often: its sign of life."""
+DEFERRED_S = 0.002
+"""… and this often while all that it has waits at the entrance."""
+
+
 class EngineCore:
-    """``model_name`` enters the names of blocks. ``clock`` is ``time.monotonic`` but for tests."""
+    """``clock`` is ``time.monotonic`` but for tests."""
 
     def __init__(
-        self, scheduler: Scheduler, runner: Runner, model_name: str, clock: Callable[[], float] = time.monotonic
+        self, scheduler: Scheduler, runner: Runner, entrance: Entrance, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.scheduler = scheduler
         self._runner = runner
-        self._model_name = model_name
+        self.entrance = entrance
         self._clock = clock
 
     @property
     def busy(self) -> bool:
-        return self.scheduler.running > 0 or self.scheduler.waiting > 0
+        return self.scheduler.running > 0 or self.scheduler.waiting > 0 or len(self.entrance) > 0
+
+    @property
+    def patience_s(self) -> float:
+        """How long the loop may wait for commands before the next step."""
+        if self.scheduler.running or self.scheduler.waiting:
+            return 0.0
+        return DEFERRED_S if len(self.entrance) else IDLE_S
 
     def add(self, add: Add) -> None:
-        root = chain.root(self._model_name, add.adapter, add.salt)
-        self.scheduler.add(
-            Sequence(
-                add.id,
-                add.tokens,
-                add.sampling,
-                max_length=add.max_length,
-                root=root,
-                salt=add.salt,
-                adapter=add.adapter,
-                pooled=add.pooled,
-                priority=add.priority,
-            )
-        )
+        self.entrance.add(add)
 
     def abort(self, id: int) -> None:
-        self.scheduler.abort(id)
+        """Frees its blocks at once."""
+        sequence = None if self.entrance.abort(id) else self.scheduler.abort(id)
+        if sequence is not None:
+            self.entrance.leave(sequence)
 
     def reset_cache(self) -> bool:
         return self.scheduler.pool.clear()
@@ -61,17 +63,22 @@ class EngineCore:
     def step(self) -> StepReport:
         """Compute one step, or nothing when nothing is to be done; the report carries the cache's events either way."""
         began = self._clock()
+        admitted, refused = self.entrance.admit() if len(self.entrance) else ([], [])
+        for sequence in admitted:
+            self.scheduler.add(sequence)
         plan = self.scheduler.plan()
         if plan.moves:
             self._runner.move(plan.moves)
         samples = self._runner.run(plan.work) if plan.work else Samples()
         ended = self.scheduler.commit(plan, samples.tokens)
+        for end in ended:
+            self.entrance.leave(end.sequence)
         return StepReport(
             began=began,
             ended=self._clock(),
             load=self._load(plan, samples),
             started=[sequence.id for sequence in plan.started],
-            outputs=_outputs(plan, samples, ended),
+            outputs=refused + _outputs(plan, samples, ended),
             events=self.scheduler.pool.drain_events(),
         )
 
@@ -80,7 +87,7 @@ class EngineCore:
         drafted = [len(work.draft) for work in plan.sampling]
         return Load(
             running=self.scheduler.running,
-            waiting=self.scheduler.waiting,
+            waiting=self.scheduler.waiting + len(self.entrance),
             used_blocks=counts.used,
             step_tokens=plan.tokens,
             prefix_queries=plan.prefix_queries,
@@ -88,6 +95,7 @@ class EngineCore:
             prompt_computed=sum(max(0, min(w.start + w.count, w.sequence.prompt_length) - w.start) for w in plan.work),
             preemptions=len(plan.preempted),
             drafted=sum(drafted),
+            deferred=len(self.entrance),
             accepted=sum(len(new) - 1 for new, draft in zip(samples.tokens, drafted, strict=True) if draft),
         )
 

@@ -5,9 +5,11 @@ Compiling takes milliseconds to a second and is done by threads; such requests w
 guess that does not match is never made (`Match.valid`), and masks behind guesses are found by walking ahead and back.
 """
 
+from collections.abc import Iterable
 from collections.abc import Sequence as Many
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cached_property
+from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +18,10 @@ from roundhouse_torch.scheduler.sequence import Constraint
 
 if TYPE_CHECKING:
     from roundhouse_torch.engine.sampler import Row
+
+
+KEPT = 64
+"""Compiled grammars kept for the next request with the same one."""
 
 
 class Match:
@@ -38,10 +44,11 @@ class Match:
 
 
 class Grammars:
-    """Compiles for one model. ``tokenizer_json`` is the file's text; ``eos_ids`` may follow a complete match."""
+    """Compiles for one model. ``eos_ids`` may follow a complete match. Equal grammars are compiled once."""
 
-    def __init__(self, tokenizer_json: str, vocab_size: int, eos_ids: Many[int]) -> None:
+    def __init__(self, tokenizer_json: Path, vocab_size: int, eos_ids: Iterable[int]) -> None:
         self._source = (tokenizer_json, vocab_size, sorted(eos_ids))
+        self._matcher = lru_cache(KEPT)(self._build)
         self._pool = ThreadPoolExecutor(2, "grammar")
 
     def compile(self, grammar: str) -> "Future[Constraint]":
@@ -49,20 +56,23 @@ class Grammars:
         return self._pool.submit(self._compile, grammar)
 
     def _compile(self, grammar: str) -> Constraint:
+        return Match(self._matcher(grammar).deep_copy())
+
+    def _build(self, grammar: str) -> Any:
         from llguidance import LLMatcher
 
         matcher = LLMatcher(self._tokenizer, grammar, log_level=0)
         if matcher.is_error():
-            raise ValueError(matcher.get_error())
-        return Match(matcher)
+            raise ValueError(f"the grammar cannot be used: {matcher.get_error()}")
+        return matcher
 
     @cached_property
     def _tokenizer(self) -> Any:
         """Half a second for large vocabularies, at the first grammar."""
         from llguidance import LLTokenizer
 
-        text, vocab_size, eos_ids = self._source
-        return LLTokenizer(text, n_vocab=vocab_size, eos_token=eos_ids or None)
+        path, vocab_size, eos_ids = self._source
+        return LLTokenizer(path.read_text(encoding="utf-8"), n_vocab=vocab_size, eos_token=eos_ids or None)
 
 
 def restrict(logits: torch.Tensor, rows: "Many[Row]", constrained: Many[int]) -> None:

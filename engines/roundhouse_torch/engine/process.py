@@ -99,7 +99,7 @@ class Group:
 
     def join(self, rank: int, device: str) -> None:
         if self.meeting is not None:
-            from roundhouse_torch.engine.build import choose_device
+            from roundhouse_torch.engine.loading import choose_device
             from roundhouse_torch.engine.parallel import meet
             from roundhouse_torch.layers.shard import Shard
 
@@ -117,7 +117,7 @@ def _follow(settings: EngineSettings, rank: int, leader: "Connection", parent: i
     for pipe in group.pipes:
         pipe.close()
     _prepare(settings, parent)
-    from roundhouse_torch.engine.build import load_model
+    from roundhouse_torch.engine.loading import load_model
     from roundhouse_torch.engine.parallel import follow
     from roundhouse_torch.layers.shard import Shard
 

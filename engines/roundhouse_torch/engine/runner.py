@@ -6,6 +6,7 @@ import torch
 from torch.nn.functional import normalize
 
 from roundhouse_torch.attention.backend import AttentionBackend, Span
+from roundhouse_torch.engine.adapters import Adapters
 from roundhouse_torch.engine.sampler import Row, sample
 from roundhouse_torch.kvcache.host import Move
 from roundhouse_torch.kvcache.moves import BlockMover
@@ -30,11 +31,17 @@ class ModelRunner:
     """Runs on one device; not thread safe."""
 
     def __init__(
-        self, model: Decoder, attention: AttentionBackend, device: torch.device, mover: BlockMover | None = None
+        self,
+        model: Decoder,
+        attention: AttentionBackend,
+        device: torch.device,
+        adapters: Adapters | None = None,
+        mover: BlockMover | None = None,
     ) -> None:
         self._model = model
         self._attention = attention
         self._device = device
+        self._adapters = adapters
         self._mover = mover
 
     @torch.inference_mode()
@@ -78,6 +85,8 @@ class ModelRunner:
             positions += range(item.start, end)
             if item.samples:
                 rows += range(len(ids) - 1 - len(item.draft), len(ids))
+        if self._adapters is not None:
+            self._adapters.select([(item.sequence.adapter, item.count) for item in ordered])
         attend = self._attention.prepare([Span(item.start, item.count, item.sequence.blocks) for item in ordered])
         hidden = self._model.forward(self._tensor(ids), self._tensor(positions), attend)
         return hidden if len(rows) == len(ids) else hidden[self._tensor(rows)]

@@ -30,7 +30,7 @@ class SelfAttention:
 
     def __call__(self, x: torch.Tensor, rotation: Rotation, attend: AttentionPass) -> torch.Tensor:
         qkv = self.qkv(x).view(x.shape[0], -1, self.head_dim)
-        q, k, v = torch.split(qkv, (self.heads, self.kv_heads, self.kv_heads), 1)
+        q, k, v = torch.split(qkv, [self.heads, self.kv_heads, self.kv_heads], 1)
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q.contiguous()), self.k_norm(k.contiguous())
         return self.out(attend(self.layer, q, k, v, rotation, self.window).flatten(1))

@@ -39,7 +39,8 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Add(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Start answering. ``max_length`` counts prompt and answer. ``id`` is the server's, never reused.
 
-    The lowest ``priority`` is started first. ``grammar``: what the answer must match, in llguidance's words. ``pooled``: give the prompt's embedding instead.
+    The lowest ``priority`` is started first. ``grammar``: what the answer must match, in llguidance's words.
+    ``pooled``: give the prompt's embedding instead.
     """
 
     id: int
@@ -48,9 +49,9 @@ class Add(msgspec.Struct, frozen=True, array_like=True, tag=True):
     sampling: Sampling
     salt: str = ""
     adapter: str = ""
-    priority: int = 0
     grammar: str = ""
     pooled: bool = False
+    priority: int = 0
 
 
 class Abort(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -60,9 +61,21 @@ class Abort(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class ResetCache(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Forget all cached blocks; answered by `CacheReset`."""
+    """Forget all cached blocks; answered by `Done`, as are the next two."""
 
     ticket: int
 
 
-Command = Add | Abort | ResetCache
+class LoadAdapter(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    ticket: int
+    name: str
+    folder: str
+
+
+class UnloadAdapter(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    ticket: int
+    name: str
+
+
+Order = ResetCache | LoadAdapter | UnloadAdapter
+Command = Add | Abort | Order

@@ -31,7 +31,8 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Output(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """New tokens of one answer. ``cached`` comes with the first ones, ``finish`` with the last.
 
-    ``logprobs``: one for each token, if asked for; ``vector``: float32, the answer to a request for an embedding.
+    ``logprobs``: one for each token, if asked for; ``vector``: float32, the answer to a request for an embedding;
+    ``error``: why there will be no answer.
     """
 
     id: int
@@ -41,6 +42,7 @@ class Output(msgspec.Struct, frozen=True, array_like=True, gc=False):
     stop_token: int | None = None
     logprobs: list[TokenLogprobs] | None = None
     vector: bytes | None = None
+    error: str | None = None
 
 
 class Load(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -73,9 +75,11 @@ class StepReport(msgspec.Struct, frozen=True, array_like=True, tag=True):
     events: list[CacheEvent] = []
 
 
-class CacheReset(msgspec.Struct, frozen=True, array_like=True, tag=True):
+class Done(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """An order was obeyed; ``error``: why not."""
+
     ticket: int
-    done: bool
+    error: str = ""
 
 
-Report = Loaded | Failed | StepReport | CacheReset
+Report = Loaded | Failed | StepReport | Done

@@ -54,6 +54,8 @@ class GenerationDefaults:
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +153,8 @@ def parse_config(config: Mapping[str, Any], generation: Mapping[str, Any]) -> Mo
                 temperature=float(generation.get("temperature") or 1.0),
                 top_p=float(generation.get("top_p") or 1.0),
                 top_k=int(generation.get("top_k") or 0),
+                min_p=float(generation.get("min_p") or 0.0),
+                repetition_penalty=float(generation.get("repetition_penalty") or 1.0),
             ),
         )
     except KeyError as error:

@@ -50,7 +50,8 @@ def _check_group(name: str, weights: Mapping[str, Any], form: str) -> None:
     if bits != 8 or not symmetric or form == "pack-quantized":
         raise UnsupportedModel(
             f"compressed-tensors group {name} has {bits}-bit weights (symmetric={symmetric}, format "
-            f"{form or 'unknown'}); supported: 8 bits, symmetric, not packed (int-quantized, float-quantized, naive-quantized)"
+            f"{form or 'unknown'}); supported: 8 bits, symmetric, not packed (int-quantized, float-quantized, "
+            "naive-quantized)"
         )
 
 

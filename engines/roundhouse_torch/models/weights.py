@@ -7,6 +7,7 @@ import torch
 
 from roundhouse_torch.errors import BrokenModel
 from roundhouse_torch.layers.linear import Linear, Linear8, PackedLinear, Projection
+from roundhouse_torch.layers.lora import LoraSites
 from roundhouse_torch.layers.norm import RMSNorm
 from roundhouse_torch.layers.operations import Operations, TorchOperations
 from roundhouse_torch.layers.shard import ALONE, GatheredOutputs, Shard, SummedInputs
@@ -19,7 +20,7 @@ Parts = Sequence[tuple[str, int]]
 @dataclass(frozen=True, slots=True)
 class Weights:
     """``device`` and ``dtype`` are what the model computes with, whatever the checkpoint holds; ``shard``: which part
-    of it this process computes.
+    of it this process computes; ``adapted`` collects the projections that adapters may change.
     """
 
     checkpoint: Checkpoint
@@ -28,6 +29,7 @@ class Weights:
     scheme: Scheme | None = None
     operations: Operations = field(default_factory=TorchOperations)
     shard: Shard = ALONE
+    adapted: LoraSites | None = None
 
     def vector(self, name: str, size: int) -> torch.Tensor:
         return self.checkpoint.get(name, (size,)).to(device=self.device, dtype=self.dtype, copy=True)
@@ -58,7 +60,9 @@ class Weights:
         else:
             slices = [self._slice(self._wide(f"{prefix}.{name}", size, inputs), inward) for name, size in parts]
             linear = self._multiplier(torch.cat([part.to(self.device, self.dtype) for part in slices]), offsets)
-        return SummedInputs(linear, self.shard) if inward and self.shard.size > 1 else linear
+        if inward and self.shard.size > 1:
+            linear = SummedInputs(linear, self.shard)
+        return linear if self.adapted is None else self.adapted.wrap(prefix, parts, inputs, linear)
 
     def _multiplier(self, stored: torch.Tensor, bias: torch.Tensor | None) -> Projection:
         if PackedLinear.pays(self.device, self.dtype):

@@ -5,9 +5,10 @@ the prompts already begun, then chunks of waiting ones, in order of priority and
 is no prefill mode.
 
 Blocks are taken when they are needed. When a growing answer needs one and none is available, the sequence started
-last of the least urgent priority loses its blocks and goes back to the head of the queue (preemption by recompute; much
-of it is usually found in the cache again). A prompt is admitted only when all of it fits beside what the prompts already begun still need.
-A chunk never preempts, it shrinks: what an answer took from it comes back when that answer ends or gives way.
+last of the least urgent priority loses its blocks and goes back to the head of the queue (preemption by recompute;
+much of it is usually found in the cache again). A prompt is admitted only when all of it fits beside what the prompts
+already begun still need. A chunk never preempts, it shrinks: what an answer took from it comes back when that answer
+ends or gives way.
 
 Blocks are named when their tokens are planned, not when they are computed: attention reads a layer's keys after all
 of the batch's keys are stored, so sequences of one step can share a block that this very step computes. Two equal
@@ -76,15 +77,12 @@ class Scheduler:
         assert -(-sequence.max_length // self._block_size) <= self.pool.total
         self._waiting.push(sequence)
 
-    def abort(self, id: int) -> bool:
-        """Between steps only. False when it ended already."""
-        if self._waiting.pop(id) is not None:
-            return True
-        sequence = self._running.pop(id, None)
-        if sequence is None:
-            return False
-        self._release(sequence)
-        return True
+    def abort(self, id: int) -> Sequence | None:
+        """Between steps only. None when it ended already."""
+        sequence = self._waiting.pop(id) or self._running.pop(id, None)
+        if sequence is not None:
+            self._release(sequence)
+        return sequence
 
     def plan(self) -> StepPlan:
         """Decide the next step and take its blocks."""

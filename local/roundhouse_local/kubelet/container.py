@@ -93,7 +93,7 @@ class Container:
             async with grace.limit(at_least_s=MIN_GRACE_S if grace.remaining_s < MIN_GRACE_S else 0):
                 await process.wait()
         except TimeoutError:
-            logger.info("killed", extra=self._who())
+            logger.info("container_killed", extra=self._who())
             process.kill()
             await process.wait()
 
@@ -123,7 +123,7 @@ class Container:
         record.state, record.ready = state, record.role == "init" and state.exit_code == 0
         record.started = False
         self._host.changed()
-        logger.info("container ended", extra=self._who() | {"code": state.exit_code})
+        logger.info("container_ended", extra=self._who() | {"code": state.exit_code})
         return state
 
     async def _alive(self, process: Process, place: Place) -> Exit:
@@ -134,7 +134,7 @@ class Container:
         self._place = place
         probes = asyncio.create_task(self._probe(place))
         self._host.changed()
-        logger.info("container started", extra=self._who() | {"pid": process.pid})
+        logger.info("container_started", extra=self._who() | {"pid": process.pid})
         try:
             return await process.wait()
         finally:
@@ -184,7 +184,7 @@ class Container:
         def decided(outcome: Outcome) -> None:
             if outcome.ok or self._stopping is not None or self._retired.is_set():
                 return
-            logger.warning("probe failed", extra=self._who() | {"probe": kind, "why": outcome.message})
+            logger.warning("probe_failed", extra=self._who() | {"probe": kind, "why": outcome.message})
             grace = Grace(self._host.grace_s if rule.grace_s is None else rule.grace_s)
             self._stopping = asyncio.create_task(self.stop(grace))
 

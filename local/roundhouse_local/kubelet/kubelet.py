@@ -119,7 +119,7 @@ class Kubelet:
                     async for event in self._cluster.watch(POD, None, version):
                         self._take_event(event)
                 except Expired:
-                    logger.info("watch expired")
+                    logger.info("watch_expired")
 
     def _session(self) -> aiohttp.ClientSession:
         assert self._http is not None
@@ -169,7 +169,7 @@ class Kubelet:
         try:
             await worker.run()
         except Exception as error:
-            logger.exception("pod worker failed", extra={"pod": pod["metadata"]["name"]})
+            logger.exception("pod_worker_failed", extra={"pod": pod["metadata"]["name"]})
             metadata = pod["metadata"]
             status = {"phase": "Failed", "reason": "KubeletError", "message": f"{type(error).__name__}: {error}"}
             with suppress(ClusterError):
@@ -192,4 +192,4 @@ class Kubelet:
             await asyncio.sleep(5)
             for path in self._host.logs.glob("*/*/*.log"):
                 if shorten(path, self._settings.log_limit):
-                    logger.info("log shortened", extra={"path": str(path)})
+                    logger.info("log_shortened", extra={"path": str(path)})

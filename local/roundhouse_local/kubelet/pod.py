@@ -188,19 +188,21 @@ class PodWorker:
         spec = record.spec
         image = self._host.images.resolve(spec["image"])
         sources = await load_sources(self._host.cluster, self._pod)
-        words = Mount(
+        last_words = Mount(
             spec.get("terminationMessagePath", "/dev/termination-log"), str(self._folder / "words" / record.name)
         )
-        mounts = (words, *mounts_of(spec, self._volumes))
+        mounts = (last_words, *mounts_of(spec, self._volumes))
         facts = PodFacts(self._address, "127.0.0.1", self._host.node)
         own = container_environment(spec, self._pod, facts, sources)
         env = self._host.env | self._host.gpu_env(self._pod) | {k: rewrite(v, mounts) for k, v in own.items()}
         env["HOSTNAME"] = self._pod["metadata"]["name"]
-        command = [*(spec.get("command") or image.argv), *(spec.get("args") or ())]
-        argv = rewrite_all((expand(part, own) for part in command), mounts)
+        # The image's own argv names programs of this machine: none lies in a mount, though paths may look alike.
+        entry = () if spec.get("command") else image.argv
+        words = [*(spec.get("command") or ()), *(spec.get("args") or ())]
+        argv = (*entry, *rewrite_all((expand(word, own) for word in words), mounts))
         folder = Path(rewrite(spec["workingDir"], mounts)) if spec.get("workingDir") else self._folder
         ports = {port["name"]: port["containerPort"] for port in spec.get("ports") or () if port.get("name")}
-        return Command(tuple(argv), Place(self._address, ports, env, folder, mounts))
+        return Command(argv, Place(self._address, ports, env, folder, mounts))
 
     def _ports(self) -> list[int]:
         containers = [container.record.spec for container in (*self._init, *self._main)]

@@ -143,7 +143,7 @@ class ProcessHost:
             async for line in reader:
                 self._take(json.loads(line))
         except OSError:
-            logger.debug("warden link broke")
+            logger.debug("warden_link_broke")
         for started in self._spawning.values():
             if not started.done():
                 started.set_exception(SpawnError(_GONE))

@@ -88,7 +88,7 @@ class Control:
             writer.write(json.dumps(answer).encode())
             await writer.drain()
         except (OSError, ValueError, asyncio.LimitOverrunError) as error:
-            logger.warning("control connection broke", extra={"error": str(error)})
+            logger.warning("control_connection_broke", extra={"error": str(error)})
         finally:
             writer.close()
 

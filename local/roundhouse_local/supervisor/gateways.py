@@ -102,7 +102,7 @@ class Gateways:
             ended = await gateway.process.wait()
             gateway.ready = False
             gateway.trouble = (tail(log).strip().splitlines() or [f"exit code {ended.shell_code}"])[-1]
-            logger.warning("gateway ended", extra={"port": gateway.port, "code": ended.shell_code})
+            logger.warning("gateway_ended", extra={"port": gateway.port, "code": ended.shell_code})
             await asyncio.sleep(backoff.delay(loop.time() - begun))
             gateway.restarts += 1
 

@@ -40,10 +40,10 @@ class OperatorTask:
                 if not self._task.cancelled():  # We are to end, not the operator alone.
                     await _end(self._task)
                     raise
-                logger.info("operator restarted")
+                logger.info("operator_restarted")
                 continue
             except Exception:
-                logger.exception("operator crashed")
+                logger.exception("operator_crashed")
             await asyncio.sleep(RESTART_S)
 
     async def restart(self) -> None:

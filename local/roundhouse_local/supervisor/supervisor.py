@@ -83,11 +83,12 @@ class Supervisor:
                     group.create_task(self._operator.run()),
                     group.create_task(self._control().serve(self._home.control)),
                     group.create_task(_watch_warden(processes)),
-                    group.create_task(self._show()),
                 ]
+                show = group.create_task(self._show())
                 for manifest in manifests:
                     await self._cluster.apply(manifest.kind, manifest.obj, manager=CLI_MANAGER)
                 await stop.wait()
+                show.cancel()
                 await self._stop(gateways, valkey)
                 for task in others:
                     task.cancel()
@@ -125,7 +126,7 @@ class Supervisor:
                 metadata = pod["metadata"]
                 await self._cluster.delete(POD, metadata["namespace"], metadata["name"], grace_seconds=grace)
             await asyncio.sleep(0.05)
-        logger.warning("replicas did not stop in time")
+        logger.warning("replicas_did_not_stop_in_time")
 
     # What people see.
 

@@ -61,7 +61,7 @@ class EmbeddedValkey:
         while True:
             assert self.process is not None
             ended = await self.process.wait()
-            logger.warning("valkey ended", extra={"code": ended.shell_code})
+            logger.warning("valkey_ended", extra={"code": ended.shell_code})
             await asyncio.sleep(RESTART_S)
             await self._spawn()
 

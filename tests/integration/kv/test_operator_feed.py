@@ -46,7 +46,7 @@ async def test_leases_of_followed_services_are_read_and_changes_told(watched: Wa
     async with running(watched):
         await eventually(lambda: agent.replica_uid in feed.leases("ns/x"))
         assert watched.changes == ["ns/x"]
-        assert feed.age is not None
+        await eventually(lambda: feed.age is not None)
         agent.seq = 9  # load and key counts are no change of state
         await agent.beat()
         await eventually(lambda: feed.leases("ns/x")[agent.replica_uid].kv_seq == 9)

@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +208,13 @@ async def test_unknown_image_is_named_with_the_known_ones(node: Node) -> None:
     message = (await node.status("main"))["state"]["waiting"]["message"]
     assert "docker.io/library/nginx:1" in message
     assert "test" in message
+
+
+async def test_mount_that_hides_the_images_program_does_not_matter(node: Node) -> None:
+    over_python = {"name": "over", "mountPath": str(Path(sys.executable).parent)}
+    volumes = [{"name": "over", "emptyDir": {}}]
+    await node.run(**spec(node, container("main", volumeMounts=[over_python]), volumes=volumes))
+    await until(lambda: "main start" in node.events())
 
 
 async def test_program_that_does_not_exist_is_a_start_error(node: Node) -> None:

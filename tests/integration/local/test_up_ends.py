@@ -12,6 +12,15 @@ from tests.integration.local.local_run import SIM, local_run, run_cli, wait_unti
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("local_up")]
 
 
+def test_run_stopped_before_it_was_ready_does_not_claim_to_be_ready(home: Path) -> None:
+    never = SIM.replace("--step-seconds=0.05", "--no-such-option")
+    with local_run(home, never, wait_for="CrashLoop") as run:
+        run.process.send_signal(signal.SIGINT)
+        assert run.wait() == 0
+        assert run.left() == []
+    assert "Ready after" not in run.output
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_stops_everything_in_order(home: Path, number: signal.Signals) -> None:
     with local_run(home, SIM) as run:
@@ -21,7 +30,7 @@ def test_signal_stops_everything_in_order(home: Path, number: signal.Signals) ->
     assert run.output.rstrip().endswith("Stopped.")
     log = (home / "logs" / "supervisor.log").read_text()
     assert "ERROR" not in log
-    assert log.count("container ended") == 4
+    assert log.count("container_ended") == 4
 
 
 def test_killed_supervisor_leaves_no_process(home: Path) -> None:
