@@ -13,7 +13,8 @@ from roundhouse_torch.kvcache.blocks import BlockPool
 from roundhouse_torch.kvcache.host import Move
 from roundhouse_torch.messages.command import Add, Sampling
 from roundhouse_torch.scheduler.scheduler import Limits, Scheduler
-from roundhouse_torch.scheduler.step import Samples, Work
+from roundhouse_torch.scheduler.sequence import Sequence
+from roundhouse_torch.scheduler.step import Samples, StepPlan, Work
 
 RUNNING = 256
 WAITING = 2_000
@@ -51,15 +52,19 @@ def step_cpu_ms() -> float:
 
 
 def lookup_ms() -> float:
-    """CPU of the step that admits a prompt of 1,000 cached blocks, names of its blocks included."""
-    core = make_core(4_000)
+    """CPU of planning a step that admits a prompt of 1,000 cached blocks: naming, finding and taking them."""
+    scheduler = make_core(4_000).scheduler
+    runner = NullRunner()
     prompt = [k * 17 % 49_152 for k in range(BLOCKS * BLOCK_SIZE + 1)]
-    times = []
-    for id in range(20):
-        core.add(Add(id, list(prompt), len(prompt) + 1, Sampling(temperature=0)))
-        times.append(_cpu_s(core.step))
-        while core.busy:
-            core.step()
+    times: list[float] = []
+    plans: list[StepPlan] = []
+    for id in range(40):
+        sequence = Sequence(id, list(prompt), Sampling(), max_length=len(prompt) + 1, root=b"root")
+        scheduler.add(sequence)
+        times.append(_cpu_s(lambda: plans.append(scheduler.plan())))
+        while scheduler.running:
+            plan = plans.pop() if plans else scheduler.plan()
+            scheduler.commit(plan, runner.run(plan.work).tokens)
     return 1e3 * statistics.median(times[1:])
 
 

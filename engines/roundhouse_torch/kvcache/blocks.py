@@ -59,6 +59,20 @@ class BlockPool:
     def find(self, name: bytes) -> int | None:
         return self._block_of.get(name)
 
+    def match(self, names: Iterable[bytes]) -> list[int]:
+        """Blocks with the leading ones of ``names``."""
+        found = []
+        for block in map(self._block_of.get, names):
+            if block is None:
+                break
+            found.append(block)
+        return found
+
+    def idle(self, blocks: Iterable[int]) -> int:
+        """How many of ``blocks`` nobody uses: sharing them makes as many less available."""
+        references = self._references
+        return [references[block] for block in blocks].count(0)
+
     def is_idle(self, block: int) -> bool:
         """Sharing it would make one block less available."""
         return self._references[block] == 0
@@ -82,9 +96,15 @@ class BlockPool:
 
     def share(self, block: int) -> None:
         """One more user of a named block."""
-        if self._references[block] == 0:
-            del self._cached[block]
-        self._references[block] += 1
+        self.share_all((block,))
+
+    def share_all(self, blocks: Iterable[int]) -> None:
+        """See `share`."""
+        references, cached = self._references, self._cached
+        for block in blocks:
+            if references[block] == 0:
+                del cached[block]
+            references[block] += 1
 
     def name(self, block: int, name: bytes) -> int:
         """Name a full block that the caller uses. When another block has that name already the caller gets that one.

@@ -186,7 +186,7 @@ class Scheduler:
         while self._waiting and budget > 0 and len(self._running) < self._max_sequences:
             sequence = self._waiting.head()
             hits = self._hits(sequence)
-            idle = sum(1 for block in hits if self.pool.is_idle(block))
+            idle = self.pool.idle(hits)
             owed += self._blocks_for(len(sequence.tokens)) - len(hits)
             if owed > self.pool.available - idle:
                 return
@@ -220,17 +220,10 @@ class Scheduler:
             return []
         first, last = len(sequence.blocks), (len(sequence.tokens) - 1) // self._block_size
         sequence.name_blocks(last, self._block_size)
-        hits = []
-        for name in sequence.names[first:last]:
-            block = self.pool.find(name)
-            if block is None:
-                break
-            hits.append(block)
-        return hits
+        return self.pool.match(sequence.names[first:last])
 
     def _take_hits(self, sequence: Sequence, hits: list[int]) -> None:
-        for block in hits:
-            self.pool.share(block)
+        self.pool.share_all(hits)
         sequence.blocks += hits
         self._restore(sequence)
         sequence.named = len(sequence.blocks)

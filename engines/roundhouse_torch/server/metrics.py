@@ -131,7 +131,7 @@ class Metrics:
             "num_gpu_blocks": str(loaded.blocks),
             "cache_dtype": loaded.dtype,
             "enable_prefix_caching": str(prefix_caching),
-            "prefix_caching_hash_algo": "sha256",
+            "prefix_caching_hash_algo": "blake2b",
             "kv_cache_size_tokens": str(loaded.blocks * loaded.block_size),
             "kv_cache_max_concurrency": str(loaded.blocks * loaded.block_size / loaded.max_model_len),
             "engine": "0",
