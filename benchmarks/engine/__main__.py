@@ -65,7 +65,9 @@ async def measure(servers: Sequence[Server], threads: int) -> Figures:
     """Every system answers the same prompts."""
     samples: dict[str, dict[str, list[float]]] = {}
     timeout = aiohttp.ClientTimeout(total=None)
-    async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0, force_close=True)) as http:
+    async with aiohttp.ClientSession(
+        timeout=timeout, connector=aiohttp.TCPConnector(limit=0, force_close=True)
+    ) as http:
         for turn in range(-1, 1 if quick() else ROUNDS):
             for server in servers:
                 client = Client(server, http, random.Random(f"{threads}:{turn}"))

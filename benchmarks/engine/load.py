@@ -38,9 +38,7 @@ class Client:
         """Tokens per CPU-second from the moment when every stream has its first token."""
         alive = [Stream(time.monotonic()) for _ in range(streams)]
         begun = asyncio.Event()
-        tasks = [
-            asyncio.create_task(self._ask(stream, self._prompt(prompt), answer, begun, alive)) for stream in alive
-        ]
+        tasks = [asyncio.create_task(self._ask(stream, self._prompt(prompt), answer, begun, alive)) for stream in alive]
         await begun.wait()
         before, early = self._server.child.cpu_seconds(), sum(stream.events for stream in alive)
         await asyncio.gather(*tasks)

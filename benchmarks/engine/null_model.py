@@ -10,6 +10,7 @@ from collections.abc import Callable
 from roundhouse_torch.engine.core import EngineCore
 from roundhouse_torch.engine.entrance import Entrance
 from roundhouse_torch.kvcache.blocks import BlockPool
+from roundhouse_torch.kvcache.host import Move
 from roundhouse_torch.messages.command import Add, Sampling
 from roundhouse_torch.scheduler.scheduler import Limits, Scheduler
 from roundhouse_torch.scheduler.step import Samples, Work
@@ -22,6 +23,9 @@ BLOCK_SIZE = 16
 
 
 class NullRunner:
+    def move(self, moves: list[Move]) -> None:
+        assert not moves
+
     def run(self, work: list[Work]) -> Samples:
         return Samples([[7] for item in work if item.samples])
 

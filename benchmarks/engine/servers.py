@@ -42,14 +42,21 @@ Launch = Callable[[Path, int, int], tuple[Sequence[str | Path], Mapping[str, str
 
 
 def roundhouse(folder: Path, port: int, threads: int) -> tuple[Sequence[str | Path], Mapping[str, str]]:
-    options = ["--served-model-name", "m", "--port", str(port), "--threads", str(threads)]
-    argv = [sys.executable, "-m", "roundhouse_torch", "--model", str(folder), *options, "--kv-cache-bytes", "1GiB"]
-    return argv, {}
+    options = ["--served-model-name", "m", "--port", str(port), "--threads", str(threads), "--kv-cache-bytes", "1GiB"]
+    return [sys.executable, "-m", "roundhouse_torch", "--model", str(folder), *options], {}
 
 
 def vllm_cpu(folder: Path, port: int, threads: int) -> tuple[Sequence[str | Path], Mapping[str, str]]:
     """Eager, as its own benchmarks on CPU run: compiling costs minutes of start-up and needs a C++ compiler."""
-    argv = [vllm_python(), "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--port", str(port)]
+    argv: list[str | Path] = [
+        vllm_python(),
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+        "--model",
+        str(folder),
+        "--port",
+        str(port),
+    ]
     argv += ["--host", "127.0.0.1", "--served-model-name", "m", "--dtype", "float32", "--enforce-eager"]
     env = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
     env |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_HOST_IP": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": ""}
@@ -92,10 +99,10 @@ def vllm_python() -> Path:
     home.mkdir(parents=True, exist_ok=True)
     overrides = home / "overrides.txt"
     overrides.write_text(OVERRIDES)
-    uv = [sys.executable, "-m", "uv"]
+    uv: list[str | Path] = [sys.executable, "-m", "uv"]
     try:
         subprocess.run([*uv, "venv", "--quiet", "--allow-existing", home], check=True)
-        install = [*uv, "pip", "install", "--quiet", "--python", python]
+        install: list[str | Path] = [*uv, "pip", "install", "--quiet", "--python", python]
         subprocess.run([*install, "--overrides", overrides, "torch==2.13.0", VLLM], check=True)
     except subprocess.CalledProcessError as error:
         raise BenchmarkError(f"{VLLM} could not be installed: {error}") from error

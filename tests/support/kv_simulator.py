@@ -8,6 +8,7 @@ nothing else. Guesses are verified as by the real sampler.
 
 from collections.abc import Sequence as Many
 
+from roundhouse_torch.kvcache.host import Move
 from roundhouse_torch.scheduler.scheduler import Scheduler
 from roundhouse_torch.scheduler.sequence import Sequence
 from roundhouse_torch.scheduler.step import Samples, Work
@@ -23,7 +24,18 @@ class SimulatedRunner:
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
         self._written: dict[tuple[int, int], int] = {}
+        self._host: dict[int, list[int | None]] = {}
         self.computed = 0
+
+    def move(self, moves: Many[Move]) -> None:
+        for move in moves:
+            places = [(move.block, offset) for offset in range(self._block_size)]
+            if move.to_host:
+                self._host[move.slot] = [self._written.get(place) for place in places]
+            else:
+                for place, value in zip(places, self._host[move.slot], strict=True):
+                    assert value is not None
+                    self._written[place] = value
 
     def run(self, work: list[Work]) -> Samples:
         for item in work:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from roundhouse_torch.engine.entrance import Entrance
+from roundhouse_torch.kvcache.host import Move
 from roundhouse_torch.messages.command import Add
 from roundhouse_torch.messages.report import Load, Output, StepReport
 from roundhouse_torch.scheduler.scheduler import Ended, Scheduler
@@ -13,6 +14,8 @@ from roundhouse_torch.scheduler.step import Samples, StepPlan, Work
 
 class Runner(Protocol):
     """Computes a step's work; a null model for measurements is one too."""
+
+    def move(self, moves: list[Move]) -> None: ...
 
     def run(self, work: list[Work]) -> Samples: ...
 
@@ -64,6 +67,8 @@ class EngineCore:
         for sequence in admitted:
             self.scheduler.add(sequence)
         plan = self.scheduler.plan()
+        if plan.moves:
+            self._runner.move(plan.moves)
         samples = self._runner.run(plan.work) if plan.work else Samples()
         ended = self.scheduler.commit(plan, samples.tokens)
         for end in ended:

@@ -71,7 +71,7 @@ class Entrance:
         root = chain.root(self._model_name, adapter, add.salt)
         sequence = Sequence(
             add.id, add.tokens, add.sampling, max_length=add.max_length, root=root, salt=add.salt, adapter=add.adapter,
-            pooled=add.pooled,
+            pooled=add.pooled, priority=add.priority,
         )  # fmt: skip
         sequence.constraint = constraint
         return sequence

@@ -8,6 +8,8 @@ from torch.nn.functional import normalize
 from roundhouse_torch.attention.backend import AttentionBackend, Span
 from roundhouse_torch.engine.adapters import Adapters
 from roundhouse_torch.engine.sampler import Row, sample
+from roundhouse_torch.kvcache.host import Move
+from roundhouse_torch.kvcache.moves import BlockMover
 from roundhouse_torch.models.decoder import Decoder
 from roundhouse_torch.scheduler.step import Samples, Work
 
@@ -29,12 +31,24 @@ class ModelRunner:
     """Runs on one device; not thread safe."""
 
     def __init__(
-        self, model: Decoder, attention: AttentionBackend, device: torch.device, adapters: Adapters | None = None
+        self,
+        model: Decoder,
+        attention: AttentionBackend,
+        device: torch.device,
+        adapters: Adapters | None = None,
+        mover: BlockMover | None = None,
     ) -> None:
         self._model = model
         self._attention = attention
         self._device = device
         self._adapters = adapters
+        self._mover = mover
+
+    @torch.inference_mode()
+    def move(self, moves: Many[Move]) -> None:
+        """Before the step that was planned with them is run."""
+        assert self._mover is not None
+        self._mover.run(moves)
 
     @torch.inference_mode()
     def run(self, work: Many[Work]) -> Samples:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from roundhouse_torch.kvcache.chain import wire_hash
 from roundhouse_torch.kvcache.events import AllBlocksCleared, BlockRemoved, CacheEvent
+from roundhouse_torch.kvcache.host import HostTier
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +27,14 @@ class BlockCounts:
 
 
 class BlockPool:
-    """Hands out, names, shares and takes back blocks. ``events`` collects what changed, in order."""
+    """Hands out, names, shares and takes back blocks. ``events`` collects what changed, in order.
 
-    def __init__(self, total: int) -> None:
+    ``host``: where evicted content goes.
+    """
+
+    def __init__(self, total: int, host: HostTier | None = None) -> None:
         self.total = total
+        self.host = host
         self.events: list[CacheEvent] = []
         self._free = list(range(total - 1, -1, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()
@@ -62,6 +67,17 @@ class BlockPool:
         """A block with no content, at the cost of the least recently used cached one. Needs ``available`` > 0."""
         block = self._free.pop() if self._free else self._evict()
         self._references[block] = 1
+        return block
+
+    def restore(self, name: bytes) -> int | None:
+        """A block with the content of ``name`` out of the host's memory, if it is there. Needs ``available`` > 0."""
+        slot = self.host.claim(name) if self.host is not None else None
+        if self.host is None or slot is None:
+            return None
+        block = self.take()
+        self.events.append(self.host.load(name, slot, block))
+        self._block_of[name] = block
+        self._names[block] = name
         return block
 
     def share(self, block: int) -> None:
@@ -102,6 +118,8 @@ class BlockPool:
         self._free.extend(reversed(self._cached))
         self._cached.clear()
         self._block_of.clear()
+        if self.host is not None:
+            self.host.clear()
         self.events.append(AllBlocksCleared())
         return True
 
@@ -116,4 +134,6 @@ class BlockPool:
         self._names[block] = None
         del self._block_of[name]
         self.events.append(BlockRemoved(block_hashes=[wire_hash(name)]))
+        if self.host is not None:
+            self.events += self.host.store(name, block)
         return block

@@ -39,7 +39,8 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Add(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Start answering. ``max_length`` counts prompt and answer. ``id`` is the server's, never reused.
 
-    ``grammar``: what the answer must match, in llguidance's words. ``pooled``: give the prompt's embedding instead.
+    The lowest ``priority`` is started first. ``grammar``: what the answer must match, in llguidance's words.
+    ``pooled``: give the prompt's embedding instead.
     """
 
     id: int
@@ -50,6 +51,7 @@ class Add(msgspec.Struct, frozen=True, array_like=True, tag=True):
     adapter: str = ""
     grammar: str = ""
     pooled: bool = False
+    priority: int = 0
 
 
 class Abort(msgspec.Struct, frozen=True, array_like=True, tag=True):

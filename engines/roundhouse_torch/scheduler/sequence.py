@@ -54,6 +54,7 @@ class Sequence:
         "named",
         "names",
         "pooled",
+        "priority",
         "prompt_length",
         "root",
         "salt",
@@ -72,6 +73,7 @@ class Sequence:
         salt: str = "",
         adapter: str = "",
         pooled: bool = False,
+        priority: int = 0,
     ) -> None:
         self.id = id
         self.tokens = tokens
@@ -82,6 +84,7 @@ class Sequence:
         self.salt = salt
         self.adapter = adapter
         self.pooled = pooled
+        self.priority = priority
         self.constraint: Constraint | None = None
         self.history: Any = None
         self.guesses: Any = None

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from roundhouse_torch.kvcache.host import Move
 from roundhouse_torch.messages.report import TokenLogprobs
 from roundhouse_torch.scheduler.sequence import Sequence
 
@@ -22,11 +23,14 @@ class Work:
 
 @dataclass(slots=True)
 class StepPlan:
-    """``started``: sequences that run for the first time; ``preempted``: those that lost their blocks."""
+    """``started``: sequences that run for the first time; ``preempted``: those that lost their blocks; ``moves`` are
+    carried out before ``work``.
+    """
 
     work: list[Work] = field(default_factory=list)
     started: list[Sequence] = field(default_factory=list)
     preempted: list[Sequence] = field(default_factory=list)
+    moves: list[Move] = field(default_factory=list)
     prefix_queries: int = 0
     prefix_hits: int = 0
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from roundhouse_torch.attention.paged import PagedAttention
 from roundhouse_torch.engine.runner import ModelRunner, in_batch_order
 from roundhouse_torch.kvcache import chain
 from roundhouse_torch.kvcache.blocks import BlockPool
 from roundhouse_torch.kvcache.storage import KVStorage
+from roundhouse_torch.layers.operations import TorchOperations
 from roundhouse_torch.messages.command import Sampling
 from roundhouse_torch.models.checkpoint import Checkpoint
 from roundhouse_torch.models.config import ModelConfig
@@ -34,6 +34,16 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "all key heads": {"num_key_value_heads": 4},
     "wide heads": {"head_dim": 32},
     "llama3 rope": {"rope_scaling": {**ROPE, "original_max_position_embeddings": 64}},
+    "mistral": {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": 20},
+    "qwen2": {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"},
+    "qwen2 with a window": {
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        "use_sliding_window": True,
+        "sliding_window": 20,
+        "max_window_layers": 1,
+    },
+    "qwen3": {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "attention_bias": False},
     "linear rope": {"rope_scaling": {"rope_type": "linear", "factor": 2.0}},
 }
 
@@ -54,7 +64,8 @@ class Bench:
         shape = (block_size, config.num_layers, config.num_kv_heads, config.head_dim)
         storage = KVStorage(blocks, *shape, device=CPU, dtype=torch.float32)
         storage.tensor.fill_(7.0)  # stale content must not matter
-        self.runner = ModelRunner(self.model, PagedAttention(storage), CPU)
+        attention = TorchOperations().attention(storage, config)
+        self.runner = ModelRunner(self.model, attention, CPU)
 
     def expected(self, tokens: list[int]) -> torch.Tensor:
         with torch.inference_mode():
