@@ -1,9 +1,9 @@
 """Names of block contents: a hash chain over token ids.
 
 ``name = blake2b(parent's name ‖ token ids as u32)``; the root is the hash of everything else that changes what a
-token's KV is or who may share it: model, adapter and cache_salt. BLAKE2b (RFC 7693), because an index that is fooled by a
-crafted prompt would give one tenant another's KV; it takes two thirds of SHA-256's time here. Deterministic, so a restarted engine gives equal content the same
-name.
+token's KV is or who may share it: model, adapter and cache_salt. BLAKE2b (RFC 7693), because an index that is fooled
+by a crafted prompt would give one tenant another's KV; it takes two thirds of SHA-256's time here. Deterministic, so
+a restarted engine gives equal content the same name.
 """
 
 from array import array
