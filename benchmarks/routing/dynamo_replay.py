@@ -56,7 +56,7 @@ def replay(program: Path, requests: Sequence[Request], replicas: int) -> dict[st
 
 
 def _run(program: Path, trace: Path, router: str, replicas: int) -> Mapping[str, float]:
-    argv = [program, "-c", PROGRAM, trace, router, json.dumps(ENGINE), str(replicas)]
+    argv = [str(program), "-c", PROGRAM, str(trace), router, json.dumps(ENGINE), str(replicas)]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(argv, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment, check=False)
     if done.returncode:

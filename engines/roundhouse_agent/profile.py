@@ -17,6 +17,7 @@ from roundhouse_kv.errors import UnsupportedTokenizer
 from roundhouse_kv.records import Profile
 from roundhouse_kv.render import content_format
 from roundhouse_kv.token_bytes import TokenBytes
+from roundhouse_kv.token_table import pack_table
 
 from roundhouse_agent.density import Density, density
 
@@ -31,13 +32,14 @@ _BYTES: Final = {"float32": 4, "float16": 2, "bfloat16": 2, "fp8": 1, "fp8_e4m3"
 class Model:
     """What the model's files say. ``parameters`` 0 = not known. ``table`` None: no prefix keys, for ``reason``.
 
-    ``density``: of the tokenizer, None when it cannot be used."""
+    ``density``: of the tokenizer, None when it cannot be used. ``packed``: the table for gateways."""
 
     files: Mapping[str, bytes]
     parameters: int
     table: TokenBytes | None
     reason: str
     density: Density | None = None
+    packed: bytes = b""
 
 
 def read_model(files: Mapping[str, bytes], parameters: int) -> Model:
@@ -46,7 +48,8 @@ def read_model(files: Mapping[str, bytes], parameters: int) -> Model:
         return Model(files, parameters, None, "the model has no tokenizer.json")
     try:
         tokenizer = files["tokenizer.json"]
-        return Model(files, parameters, TokenBytes.load(tokenizer), "", density(tokenizer))
+        table = TokenBytes.load(tokenizer)
+        return Model(files, parameters, table, "", density(tokenizer), pack_table(table.known()))
     except UnsupportedTokenizer as error:
         return Model(files, parameters, None, f"tokenizer: {error}")
 

@@ -73,6 +73,7 @@ def test_names_are_the_golden_names() -> None:
         "lease": keys.lease("u"),
         "leaseChannel": keys.lease_channel,
         "profile": keys.profile("d"),
+        "token_table": keys.token_table("d"),
         "kvLog": keys.kv_log,
         "kvSnapshot": keys.kv_snapshot(str(POD)),
         "booksChannel": keys.books_channel,

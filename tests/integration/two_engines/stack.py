@@ -71,19 +71,38 @@ class Stack:
     def ask(self, service: str, messages: Sequence[Any], gateway: int = 0, tokens: int = 4) -> Reply:
         """One chat through a gateway; any answer but 200 raises."""
         body = {"model": service, "messages": messages, "max_tokens": tokens, "temperature": 0}
-        with _post(f"{self.run.url(gateway)}/chat/completions", body) as answer:
+        return self._answered(body, "chat/completions", gateway)
+
+    def complete(self, service: str, ids: Sequence[int], gateway: int = 0) -> Reply:
+        """A completion of a prompt that comes as token ids."""
+        body = {"model": service, "prompt": list(ids), "max_tokens": 1, "temperature": 0}
+        return self._answered(body, "completions", gateway)
+
+    def tokenize(self, service: str, text: str) -> list[int]:
+        """As the engine itself does it."""
+        with _post(f"{self._engine(service)}/tokenize", {"model": service, "prompt": text}) as answer:
+            found: list[int] = json.load(answer)["tokens"]
+        return found
+
+    def _answered(self, body: Any, path: str, gateway: int) -> Reply:
+        with _post(f"{self.run.url(gateway)}/{path}", body) as answer:
             name, said = answer.headers["x-request-id"], json.load(answer)
         usage = said["usage"]
         url = f"http://127.0.0.1:{self.run.ports[gateway] + 1}/admin/requests/{name}"
         told = wait_for("the gateway's record", lambda: _finished(_get(url)), 10)
         cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-        return Reply(said["choices"][0]["message"]["content"], usage["prompt_tokens"], cached, told)
+        choice = said["choices"][0]
+        text = choice["message"]["content"] if "message" in choice else choice["text"]
+        return Reply(text, usage["prompt_tokens"], cached, told)
 
     def ask_engine(self, service: str, words: str) -> None:
         """A prompt of its own, past all gateways: the index alone tells them of it."""
         body = {"model": service, "messages": [{"role": "user", "content": words * 60}], "max_tokens": 1}
-        with _post(f"http://{self.pod(service)['status']['podIP']}:8000/v1/chat/completions", body) as answer:
+        with _post(f"{self._engine(service)}/v1/chat/completions", body) as answer:
             answer.read()
+
+    def _engine(self, service: str) -> str:
+        return f"http://{self.pod(service)['status']['podIP']}:8000"
 
     def pod(self, service: str) -> dict[str, Any]:
         return next(

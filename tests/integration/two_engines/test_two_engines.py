@@ -60,6 +60,18 @@ def test_a_second_turn_through_the_other_gateway_finds_its_prefix(stack: Stack, 
     assert all(view["waiting"] is not None and view["kvUsed"] is not None for view in stack.views(service))
 
 
+@pytest.mark.parametrize("service", BOTH)
+def test_a_prompt_of_token_ids_is_known_by_what_it_spells(stack: Stack, service: str) -> None:
+    text = f"{next(_numbers)} {SYSTEM}"
+    ids = stack.tokenize(service, text)
+    first = stack.complete(service, ids, gateway=0)
+    stack.wait_agreed(service)
+    again = stack.complete(service, ids, gateway=1)
+    assert (first.cached_tokens, first.matched_bytes) == (0, 0)
+    assert again.cached_tokens > len(ids) * 0.8
+    assert again.matched_bytes > len(text) - 2 * CHUNK_BYTES
+
+
 @pytest.mark.parametrize(("service", "engine"), [(TORCH, "roundhouse"), (VLLM, "vllm")])
 def test_the_replica_tells_what_it_really_runs(stack: Stack, service: str, engine: str) -> None:
     replica = next(each for each in stack.run.items("erep") if each["spec"]["service"] == service)

@@ -83,18 +83,18 @@ def prompt(number: int, chunks: int = 40, *, follow_up: bool = False) -> Prompt:
 
 
 def test_a_burst_of_equal_prompts_goes_to_one_replica_until_it_is_dearer_than_another() -> None:
+    """Twenty milliseconds apart: waiting for the first one's prefill is a little cheaper than doing it again."""
     fleet = FleetOf(4)
+    home, _ = fleet.send(prompt(1))
     picks = []
-    for _ in range(200):
+    for _ in range(100):
+        fleet.now += 0.02
         index, ranking = fleet.send(prompt(1))
         picks.append(index)
-        assert ranking[0].total_s <= min(choice.total_s for choice in ranking) + 0.002
-    together = next(at for at, index in enumerate(picks) if index != picks[0])
-    assert together >= 10
-    moved = fleet.rank(prompt(1))
-    alone = prompt(1).tokens * A
-    assert max(choice.total_s for choice in moved) > alone / 2
-    assert len(Counter(picks)) > 1
+        total = next(choice.total_s for choice in ranking if choice.replica.pod_uid.int == home + 1)
+        assert index == home or total > ranking[0].total_s
+    assert picks[:10] == [home] * 10
+    assert len(set(picks)) > 1, "what is in flight there makes it dear in the end"
 
 
 def test_a_cold_replica_gets_its_fair_share_of_new_prompts_and_never_all() -> None:
