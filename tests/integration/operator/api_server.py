@@ -14,7 +14,9 @@ from roundhouse_operator.cluster import (
     ENGINE_REPLICA,
     EVENT,
     INFERENCE_SERVICE,
+    NETWORK_POLICY,
     POD,
+    POD_DISRUPTION_BUDGET,
     SECRET,
     ClusterError,
     Kind,
@@ -30,6 +32,7 @@ KINDS = {
     (kind.api_version, kind.plural): kind
     for kind in (
         INFERENCE_SERVICE, ENGINE_REPLICA, POD, SECRET, CONFIG_MAP, EVENT, LEASE, DEPLOYMENT, NODE, NAMESPACE, CRD,
+        POD_DISRUPTION_BUDGET, NETWORK_POLICY,
     )
 }  # fmt: skip
 CLUSTER_SCOPED = (NODE, NAMESPACE, CRD)

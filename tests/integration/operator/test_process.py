@@ -12,7 +12,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from roundhouse_operator.cluster import ENGINE_REPLICA, INFERENCE_SERVICE, SECRET, NotFound
+from roundhouse_operator.cluster import ENGINE_REPLICA, INFERENCE_SERVICE, POD, SECRET, NotFound
 from roundhouse_operator.leader import LEASE
 from roundhouse_operator.redis_password import DEPLOYMENT, redis_password
 
@@ -191,3 +191,21 @@ async def test_a_bad_option_is_told_in_one_line(cluster: Cluster) -> None:
     assert said.decode().startswith("roundhouse-operator: --engine-image 'nonsense'")
     with pytest.raises(NotFound):
         await cluster.rig.cluster.get(LEASE, "default", "roundhouse-operator")
+
+
+async def test_what_was_deleted_while_its_watch_was_broken_is_noticed_at_once(cluster: Cluster) -> None:
+    world = cluster.rig
+    async with cluster.operator("one"):
+        await world.apply(service(replicas=2, resources={"gpus": 0}))
+        await eventually(world.ready)
+        (first, second) = await world.objects(ENGINE_REPLICA)
+        world.cluster.drop_watches()
+        for kind in (ENGINE_REPLICA, POD):
+            await world.cluster.delete(kind, "default", first["metadata"]["name"], grace_seconds=0)
+        world.cluster.forget_history()
+
+        async def replaced() -> bool:
+            found = {obj["metadata"]["uid"] for obj in await world.objects(ENGINE_REPLICA)}
+            return len(found) == 2 and first["metadata"]["uid"] not in found and second["metadata"]["uid"] in found
+
+        await eventually(replaced)
