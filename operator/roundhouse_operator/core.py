@@ -206,13 +206,14 @@ class OperatorCore:
 
     async def _watch_health(self, reconciler: Reconciler) -> None:
         """Services say whether their live data is fresh. Watches that do not report our own writes end everything."""
-        healthy, run_id = True, self._link.run_id
+        healthy, generation = True, self._link.generation
         while True:
             await asyncio.sleep(self._settings.health_poll_s)
-            other_redis = self._settings.redis_acl and self._link.run_id != run_id
+            other_redis = self._settings.redis_acl and generation not in (0, self._link.generation)
+            generation = self._link.generation
             if self.redis_healthy() != healthy or other_redis:
-                healthy, run_id = self.redis_healthy(), self._link.run_id
-                if other_redis:  # it does not know the agents' users
+                healthy = self.redis_healthy()
+                if other_redis:  # it may not know the agents' users
                     reconciler.forget()
                 for key in reconciler.served_names.services():
                     self.queue.add(key)

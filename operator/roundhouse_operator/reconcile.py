@@ -129,7 +129,8 @@ class Reconciler:
         await self._write_statuses(observed, todo)
         context.autoscaler.follow(key, todo.scaling, context.clock())
         again |= await self._keep_companions(key, service)
-        return 0.0 if again else _soonest(todo.requeue_after, claim.again)
+        later = context.settings.retry_s if context.access.waits(namespace) else None
+        return 0.0 if again else _soonest(todo.requeue_after, claim.again, later)
 
     async def _leave_alone(self, key: str, service: Obj, claim: Claim) -> float | None:
         """Another installation serves it."""
