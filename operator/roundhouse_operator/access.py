@@ -41,10 +41,15 @@ class Access:
         self._users = users
         self._settings = settings
         self._granted: set[str] = set()
+        self._waiting: set[str] = set()
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def forget(self) -> None:
         self._granted.clear()
+
+    def waits(self, namespace: str) -> bool:
+        """Its user could not be made yet."""
+        return namespace in self._waiting
 
     async def grant(self, namespace: str) -> str:
         """Returns what is in the way, nothing when all is well. Raises `ClusterError` for anything but a conflict."""
@@ -77,6 +82,7 @@ class Access:
             return
         async with self._locks[namespace]:
             self._granted.discard(namespace)
+            self._waiting.discard(namespace)
             await self._cluster.delete(SECRET, namespace, REDIS_SECRET)
             if self._settings.redis_acl:
                 await self._remove(agent_user(self._settings.installation, namespace))
@@ -91,11 +97,13 @@ class Access:
         """Without Redis pods start all the same; the user is made as soon as it answers."""
         if not self._settings.redis_acl:
             return True
+        self._waiting.add(namespace)
         try:
             await self._users.allow(username, password, namespace)
         except RedisUnavailable as error:
             log.warning("redis_user_not_made", extra={"namespace": namespace, "error": str(error)})
             return False
+        self._waiting.discard(namespace)
         return True
 
     async def _secret(self, namespace: str) -> Obj | None:

@@ -232,7 +232,7 @@ class DeafSource:
 
 async def test_watches_that_do_not_report_our_own_writes_end_the_operator(world: Rig) -> None:
     core = OperatorCore(
-        world.cluster, world.link, settings(silence_s=0.2), agents=world.agents, make_sources=lambda _: [DeafSource()]
+        world.cluster, world.link, settings(silence_s=0.2), agents=world.agents, make_sources=lambda *_: [DeafSource()]
     )
     await world.apply(service())
     with pytest.raises(SourceEnded, match="write of our own"):
