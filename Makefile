@@ -83,8 +83,13 @@ kind: tools ## Images and chart in a kind cluster (needs Docker and kind); then 
 test-chart: install tools ## What the chart renders
 	$(BIN)/pytest tests/chart
 
-test-cluster: install tools ## Tests on a real Kubernetes (NODES=2; CLUSTER=kind: on that of make kind)
-	$(BIN)/pytest tests/cluster $(if $(filter kind,$(CLUSTER)),--kubeconfig $(KIND_CONFIG),--nodes $(or $(NODES),1))
+test-cluster: install tools ## Tests on a real Kubernetes of one node, then of two (CLUSTER=kind: on that of make kind)
+ifeq ($(CLUSTER),kind)
+	$(BIN)/pytest tests/cluster --kubeconfig $(KIND_CONFIG) -m 'not two_nodes'
+else
+	$(BIN)/pytest tests/cluster -m 'not two_nodes'
+	$(BIN)/pytest tests/cluster -m two_nodes --nodes 2
+endif
 
 bench-gateway: install ## CPU per request and per event, our gateway and nginx side by side (QUICK=1: half a minute)
 	@$(BIN)/python -m benchmarks.gateway

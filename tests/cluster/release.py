@@ -18,10 +18,10 @@ class Answer:
     body: Any = None
 
 
-def ask(url: str, body: Obj | None = None) -> Answer:
+def ask(url: str, body: Obj | None = None, headers: dict[str, str] | None = None) -> Answer:
     """A request by HTTP; JSON both ways."""
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json", **(headers or {})})
     try:
         with urllib.request.urlopen(request, timeout=30) as answer:
             return Answer(answer.status, _parsed(answer.read()))
