@@ -11,7 +11,7 @@ WORKERS ?= 2
 export RH_CACHE ?= $(HOME)/.cache/roundhouse
 KIND_CONFIG := $(RH_CACHE)/kind/kubeconfig
 
-.PHONY: help install lock run test coverage lint format typecheck imports crds bench-gateway bench-routing bench-index bench-exactness kernels-report clean \
+.PHONY: help install lock run test coverage lint format typecheck imports crds bench-gateway bench-routing bench-index bench-operator bench-exactness kernels-report clean \
   tools images kubernetes run-cluster stop-cluster kind test-chart test-cluster
 
 help: ## List the targets
@@ -99,6 +99,9 @@ bench-routing: install ## Mean TTFT of routing policies, ours and others', simul
 
 bench-index: install ## What the prefix index costs: memory, look-ups, writes, lag over Valkey, agent CPU per block
 	@$(BIN)/python -m benchmarks.index
+
+bench-operator: install ## What a thousand services cost the operator, on a real control plane (QUICK=1: 200 of them)
+	@$(BIN)/python -m benchmarks.operator
 
 bench-exactness: install ## Predicted against reported cached bytes, live on the bundled engine (QUICK=1: 60 requests)
 	@$(BIN)/python -m benchmarks.exactness
