@@ -57,6 +57,9 @@ async def _measure(plane: ControlPlane, process: Child, redis_url: str) -> dict[
         async with asyncio.TaskGroup() as group:  # a node that fails ends everything
             playing = group.create_task(node.run())
             await asyncio.sleep(1.0)
+            # It stays: what its namespace gets once (a Secret, a user of Redis) is no other service's.
+            await cluster.create(INFERENCE_SERVICE, service("first"))
+            await _until(node, lambda: "first" in node.right)
             delays = sorted([await _single(cluster, node, f"single-{number}") for number in range(singles)])
             await asyncio.sleep(SETTLE_S)
             figures = {

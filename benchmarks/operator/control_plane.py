@@ -67,7 +67,7 @@ def control_plane() -> Iterator[ControlPlane]:
     folder = Path(built.stdout.strip())
     with tempfile.TemporaryDirectory(prefix="bench-operator-") as data:
         plane = ControlPlane(folder / "kubectl", Path(data, "kubeconfig"))
-        argv = [folder / "devcluster", "up", "--data", data, "--port", str(free_port())]
+        argv: list[str | Path] = [folder / "devcluster", "up", "--data", data, "--port", str(free_port())]
         with running("control-plane", argv) as child:
             _wait(plane, child)
             plane.ask("apply", "--server-side", "--filename", str(ROOT / "crds"))

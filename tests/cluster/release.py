@@ -64,8 +64,10 @@ class Release:
         return self.name if "roundhouse" in self.name else f"{self.name}-roundhouse"
 
     def pods(self, component: str) -> list[Obj]:
+        """Those that are not being deleted."""
         labels = f"app.kubernetes.io/instance={self.name},app.kubernetes.io/component={component}"
-        return list(self.kube.get("pods", namespace=self.namespace, labels=labels))
+        found = self.kube.get("pods", namespace=self.namespace, labels=labels)
+        return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
     def operator_log(self) -> str:
         return self.kube.kubectl("logs", f"deployment/{self.fullname}-operator", "--namespace", self.namespace)

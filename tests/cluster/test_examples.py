@@ -21,7 +21,7 @@ def test_example(kube: Kube, release: Release, path: Path) -> None:
     kube.kubectl("apply", "--server-side", "--filename", str(path))
     try:
         eventually(lambda: len(kube.get("pods", labels=f"roundhouse.dev/service={name}")) == replicas)
-        assert kube.condition("infsvc", name, "Accepted")["status"] == "True"
+        assert eventually(lambda: kube.condition("infsvc", name, "Accepted"))["status"] == "True"
         for condition in kube.get("infsvc", name)["status"]["conditions"]:
             assert condition["reason"]
     finally:
