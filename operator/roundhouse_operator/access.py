@@ -1,13 +1,17 @@
 """What agents log in to Redis with: one Secret per namespace, and, where asked for, a user of Redis behind it.
 
 Without users of their own all agents have the installation's one password. With them each namespace's agents reach that
-namespace's keys alone. A user is made again whenever another Redis may have lost it; its password lives in the Secret
-and nowhere else, so pods that run keep theirs.
+namespace's keys alone. A user is made again whenever another Redis may have lost it. Its password is what the Secret
+says; a Secret that was lost gets the same one again, because pods that run keep theirs.
 """
 
+import asyncio
+import hashlib
+import hmac
 import logging
 import secrets
 from base64 import b64decode
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -37,20 +41,25 @@ class Access:
         self._users = users
         self._settings = settings
         self._granted: set[str] = set()
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def forget(self) -> None:
         self._granted.clear()
 
     async def grant(self, namespace: str) -> str:
         """Returns what is in the way, nothing when all is well. Raises `ClusterError` for anything but a conflict."""
-        settings = self._settings
-        if not settings.agents_log_in or namespace in self._granted:
+        if not self._settings.agents_log_in:
             return ""
+        async with self._locks[namespace]:  # two services of one namespace must not make two passwords
+            return "" if namespace in self._granted else await self._grant(namespace)
+
+    async def _grant(self, namespace: str) -> str:
+        settings = self._settings
         there = await self._secret(namespace)
         username, password = settings.redis_username, settings.redis_password
         if settings.redis_acl:
             username = agent_user(settings.installation, namespace)
-            password = _known_password(there, username) or secrets.token_urlsafe(32)
+            password = _known_password(there, username) or _derived_password(settings.redis_password, username)
         wanted = render_redis_secret(namespace, username, password)
         if there is None or there.get("data") != wanted["data"]:
             try:
@@ -66,13 +75,17 @@ class Access:
         """``others``: keys of services that remain; the last one of a namespace takes its Secret along."""
         if not self._settings.agents_log_in or any(key.startswith(f"{namespace}/") for key in others):
             return
-        self._granted.discard(namespace)
-        await self._cluster.delete(SECRET, namespace, REDIS_SECRET)
-        if self._settings.redis_acl:
-            try:
-                await self._users.remove(agent_user(self._settings.installation, namespace))
-            except RedisUnavailable as error:
-                log.warning("redis_user_not_removed", extra={"namespace": namespace, "error": str(error)})
+        async with self._locks[namespace]:
+            self._granted.discard(namespace)
+            await self._cluster.delete(SECRET, namespace, REDIS_SECRET)
+            if self._settings.redis_acl:
+                await self._remove(agent_user(self._settings.installation, namespace))
+
+    async def _remove(self, user: str) -> None:
+        try:
+            await self._users.remove(user)
+        except RedisUnavailable as error:
+            log.warning("redis_user_not_removed", extra={"user": user, "error": str(error)})
 
     async def _allowed(self, username: str, password: str, namespace: str) -> bool:
         """Without Redis pods start all the same; the user is made as soon as it answers."""
@@ -90,6 +103,13 @@ class Access:
             return await self._cluster.get(SECRET, namespace, REDIS_SECRET)
         except NotFound:
             return None
+
+
+def _derived_password(ours: str, username: str) -> str:
+    """From the installation's own password, of which it tells nothing."""
+    if not ours:
+        return secrets.token_urlsafe(32)
+    return hmac.new(ours.encode(), username.encode(), hashlib.sha256).hexdigest()
 
 
 def _known_password(secret: Obj | None, username: str) -> str:

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from roundhouse_kv.acl_store import AclStore
 from roundhouse_kv.catalogue_store import CatalogueStore
@@ -40,7 +41,8 @@ log = logging.getLogger(__name__)
 class OperatorCore:
     """``run`` until cancelled.
 
-    ``make_sources`` is given what hears the keys; by default the cluster's own watches are used. ``may_lead``: this
+    ``make_sources`` is given what hears the keys, and what hears that some may be missing; by default the cluster's own
+    watches are used. ``may_lead``: this
     process still leads; asked before a new term is taken. ``heard`` is when the API server last answered or reported.
     """
 
@@ -51,7 +53,7 @@ class OperatorCore:
         settings: Settings,
         *,
         agents: Agents | None = None,
-        make_sources: Callable[[Callable[[str], None]], Sequence[Source]] | None = None,
+        make_sources: Callable[[Callable[[str], None], Callable[[], None]], Sequence[Source]] | None = None,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
         may_lead: Callable[[], bool] = lambda: True,
@@ -75,7 +77,8 @@ class OperatorCore:
         )
         self.autoscaler = Autoscaler()
         self._redis_healthy_at = monotonic()
-        self.sources = make_sources(self.queue.add) if make_sources else self._make_watches()
+        self._gap = asyncio.Event()
+        self.sources = make_sources(self.queue.add, self._gap.set) if make_sources else self._make_watches()
         self._listed_at = monotonic()
         self._unheard_since: float | None = None
 
@@ -184,9 +187,13 @@ class OperatorCore:
                 self.publisher.seen(key)
 
     async def _resync(self, reconciler: Reconciler) -> None:
-        """Finds what no watch reported: services deleted while one was broken, Secrets that somebody changed."""
+        """Finds what no watch reported: what was deleted while one was broken, Secrets that somebody changed."""
         while True:
-            await asyncio.sleep(self._settings.resync_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.resync_s):
+                    await self._gap.wait()
+                    await asyncio.sleep(self._settings.gap_pause_s)  # a list tells of many objects
+            self._gap.clear()
             try:
                 keys = await self._list_services(reconciler)
             except ClusterError as error:

@@ -90,6 +90,7 @@ class Reconciler:
         self._context = context
         self._drained: dict[str, frozenset[str]] = {}
         self._conflicts: dict[str, dict[str, str]] = {}
+        self._hindrances: dict[str, str] = {}
         self._upkeep = Upkeep(context.cluster, context.settings)
         self._claims = Claims(context.settings.installation)
 
@@ -127,6 +128,7 @@ class Reconciler:
         again = await self._tell_agents(key, todo)
         await self._write_statuses(observed, todo)
         context.autoscaler.follow(key, todo.scaling, context.clock())
+        again |= await self._keep_companions(key, service)
         return 0.0 if again else _soonest(todo.requeue_after, claim.again)
 
     async def _leave_alone(self, key: str, service: Obj, claim: Claim) -> float | None:
@@ -146,6 +148,7 @@ class Reconciler:
         self._upkeep.forget(key)
         self._drained.pop(key, None)
         self._conflicts.pop(key, None)
+        self._hindrances.pop(key, None)
 
     async def _gone(self, key: str) -> float | None:
         """The service is deleted. Its pods go by themselves; when they are gone, so is everything in Redis."""
@@ -165,21 +168,20 @@ class Reconciler:
     async def _observe(self, key: str, service: Obj) -> Observed:
         context, (namespace, name) = self._context, key.split("/", 1)
         labels = service_labels(name)
-        (replicas, _), (pods, _), missing, *kept = await asyncio.gather(
+        (replicas, _), (pods, _), missing, secret = await asyncio.gather(
             context.cluster.list(ENGINE_REPLICA, namespace, labels),
             context.cluster.list(POD, namespace, labels),
             self._missing_secret(namespace, service),
-            self._upkeep.keep(key, service),
             context.access.grant(namespace),
         )
-        conflicts = [text for text in (*kept, *self._conflicts.get(key, {}).values()) if text]
+        conflicts = (secret, self._hindrances.get(key, ""), *self._conflicts.get(key, {}).values())
         return Observed(
             service,
             tuple(replicas),
             tuple(pods),
             missing_secret=missing,
             lost_names=context.served_names.lost(key),
-            conflict="; ".join(conflicts),
+            conflict="; ".join(filter(None, conflicts)),
         )
 
     async def _missing_secret(self, namespace: str, service: Obj) -> str:
@@ -268,7 +270,14 @@ class Reconciler:
             log.info("apply_conflict", extra={"object": name, "error": str(error)})
             if "Apply failed" in str(error):
                 conflicts[name] = f"{kind.kind} {name}: {error}"
-                self._context.requeue(key)
+
+    async def _keep_companions(self, key: str, service: Obj) -> bool:
+        """Last, because people wait for the rest. True when the status must say something else about them now."""
+        found = await self._upkeep.keep(key, service)
+        before = self._hindrances.pop(key, "")
+        if found:
+            self._hindrances[key] = found
+        return found != before
 
     async def _tell_agents(self, key: str, todo: Plan) -> bool:
         """True when an answer changes the plan."""

@@ -90,6 +90,8 @@ class Settings:
     """Services reconciled at the same time."""
     resync_s: float = 300.0
     """Period of listing everything anew, which finds what no watch reported."""
+    gap_pause_s: float = 1.0
+    """Wait from the first sign that a watch was broken until everything is listed anew."""
     health_poll_s: float = 1.0
     """Period of looking whether Redis answers and the watches report."""
     silence_s: float = 60.0

@@ -29,6 +29,7 @@ class Upkeep:
         self._cluster = cluster
         self._settings = settings
         self._done: dict[str, str] = {}
+        self._dropped: set[str] = set()
 
     def forget(self, key: str | None = None) -> None:
         """Somebody may have changed something, of one service or of all."""
@@ -43,8 +44,9 @@ class Upkeep:
         if self._done.get(key) == uid or "deletionTimestamp" in service["metadata"]:
             return ""
         trouble = [await self._keep_one(kind, obj, uid) for kind, obj in companions(service, self._settings)]
-        if not self._settings.network_policies:
+        if not self._settings.network_policies and uid not in self._dropped:
             await self._drop(NETWORK_POLICY, service)
+            self._dropped.add(uid)
         found = "; ".join(text for text in trouble if text)
         if not found:
             self._done[key] = uid

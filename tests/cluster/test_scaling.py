@@ -10,10 +10,10 @@ from tests.cluster.traffic import streaming
 
 def autoscaled() -> Obj:
     """The example, with engines that two requests fill and a delay that a test can wait for."""
-    service: Obj = yaml.safe_load((ROOT / "examples" / "autoscaling.yaml").read_text())
+    service: Obj = yaml.safe_load((ROOT / "examples" / "scaling.yaml").read_text())
     service["metadata"]["namespace"] = "default"
-    service["spec"]["engine"]["args"] += ["--max-num-seqs", "2"]
-    service["spec"]["scaling"]["scaleDownDelaySeconds"] = 5
+    service["spec"]["engine"]["args"] = ["--max-num-seqs", "2"]
+    service["spec"]["scaling"] |= {"max": 3, "scaleDownDelaySeconds": 5}
     return service
 
 

@@ -1,5 +1,6 @@
 """The agents' credentials: one Secret per namespace, with a user of its own where asked for."""
 
+import asyncio
 from base64 import b64decode
 from dataclasses import replace
 
@@ -38,6 +39,24 @@ async def test_the_password_stays_when_the_operator_or_redis_begins_anew() -> No
     await world.reconcile()
     assert await _credentials(world) == before
     assert world.users.passwords == dict([before])
+
+
+async def test_a_lost_secret_comes_back_as_it_was_because_pods_keep_the_password() -> None:
+    world = World(ACL)
+    await world.apply(service())
+    await world.reconcile()
+    before = await _credentials(world)
+    await world.cluster.delete(SECRET, "default", REDIS_SECRET)
+    world.reconciler.forget()
+    await world.reconcile()
+    assert await _credentials(world) == before
+
+
+async def test_two_services_that_come_at_once_share_one_password() -> None:
+    world = World(replace(ACL, redis_password=""))  # then it is random
+    await asyncio.gather(world.context.access.grant("default"), world.context.access.grant("default"))
+    assert world.users.passwords == dict([await _credentials(world)])
+    assert world.cluster.writes.count("apply Secret") == 1
 
 
 async def test_replicas_are_made_while_redis_is_away_and_the_user_later() -> None:

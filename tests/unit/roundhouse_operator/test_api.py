@@ -194,3 +194,26 @@ def test_a_union_without_a_structural_schema_is_refused() -> None:
 
     with pytest.raises(TypeError, match="optional members"):
         structural_schema(Odd)
+
+
+def _undescribed(schema: Obj, where: str) -> list[str]:
+    found = [] if schema.get("description") else [where]
+    for name, child in (schema.get("properties") or {}).items():
+        found += _undescribed(child, f"{where}.{name}")
+    return found + _undescribed(schema["items"], f"{where}[]") if "properties" in schema.get("items", {}) else found
+
+
+@pytest.mark.parametrize("crd", crds().values(), ids=list(crds()))
+def test_every_field_is_described_for_kubectl_explain(crd: Obj) -> None:
+    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    missing = [
+        *_undescribed(schema["properties"]["spec"], "spec"),
+        *_undescribed(schema["properties"]["status"], "status"),
+    ]
+    assert missing == []
+
+
+def test_the_columns_are_those_that_people_look_for() -> None:
+    columns = crds()["inferenceservices.roundhouse.dev.yaml"]["spec"]["versions"][0]["additionalPrinterColumns"]
+    shown = [column["name"] for column in columns if not column.get("priority")]
+    assert shown == ["Model", "Engine", "Ready", "Replicas", "URL", "Age", "Reason"]
