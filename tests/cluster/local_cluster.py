@@ -25,6 +25,10 @@ class LocalCluster:
         return self.data / "kubeconfig"
 
     @property
+    def nodes(self) -> list[int]:
+        return sorted(int(folder.name.removeprefix("node-")) for folder in self.data.glob("node-*"))
+
+    @property
     def env(self) -> dict[str, str]:
         return {"RH_CLUSTER": str(self.data), "RH_CACHE": str(CACHE)}
 
