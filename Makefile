@@ -11,7 +11,7 @@ WORKERS ?= 2
 export RH_CACHE ?= $(HOME)/.cache/roundhouse
 KIND_CONFIG := $(RH_CACHE)/kind/kubeconfig
 
-.PHONY: help install lock run test coverage lint format typecheck imports crds bench-gateway bench-routing bench-index bench-exactness kernels-report clean \
+.PHONY: help install lock run test coverage lint format typecheck imports crds bench-gateway bench-routing bench-index bench-exactness bench-engine kernels-report engine-support clean \
   tools images kubernetes run-cluster stop-cluster kind test-chart test-cluster
 
 help: ## List the targets
@@ -100,6 +100,12 @@ bench-exactness: install ## Predicted against reported cached bytes, live on the
 
 kernels-report: install ## Compile the Triton kernels for sm_80/90/100 and write docs/kernels.json
 	$(BIN)/python -m roundhouse_torch.kernels.report docs/kernels.json
+
+engine-support: install ## Write docs/engine-support.md: the bundled engine's models, formats and flags
+	$(BIN)/python -m roundhouse_torch.models.support docs/engine-support.md
+
+bench-engine: install ## The bundled engine and vLLM's CPU build side by side: CPU per token, latency, start-up (QUICK=1; RH_VLLM_PYTHON)
+	@$(BIN)/python -m benchmarks.engine
 
 clean: ## Remove what was built here
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage*

@@ -6,6 +6,7 @@ tree. With ``QUICK=1`` one turn and one thread.
 
 import asyncio
 import random
+import signal
 import statistics
 import subprocess
 import sys
@@ -29,6 +30,7 @@ Figures = dict[str, dict[str, float]]
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("bench-engine: terminated"))  # so that servers are stopped
     try:
         folder = model_folder()
         figures: Figures = {}
