@@ -112,6 +112,22 @@ def test_batched_with_hits(core: EngineCore, prompts: list[list[int]], answers: 
     assert cached == [(len(prompt) - 1) // 16 * 16 for prompt in prompts]
 
 
+def test_with_guesses(folder: Path, prompts: list[list[int]], answers: list[list[int]]) -> None:
+    settings = EngineSettings(model=folder, kv_cache_bytes=1 << 29, threads=1, spec_method="ngram", spec_max_batch=64)
+    core = build(settings).core
+    drafted = accepted = 0
+    found: list[list[int]] = [[] for _ in prompts]
+    for id, prompt in enumerate(prompts):
+        core.add(Add(id, list(prompt), len(prompt) + LENGTH, Sampling(temperature=0)))
+    while core.busy:
+        report = core.step()
+        drafted, accepted = drafted + report.load.drafted, accepted + report.load.accepted
+        for output in report.outputs:
+            found[output.id] += output.tokens
+    assert found == answers
+    assert drafted > accepted > 20
+
+
 def test_alone_with_hits(core: EngineCore, prompts: list[list[int]], answers: list[list[int]]) -> None:
     """A hit changes how the prompt is computed; eight tokens tell. All 64 are compared in the batched run."""
     for prompt, expected in zip(prompts[SOME], answers[SOME], strict=True):
