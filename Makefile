@@ -130,5 +130,11 @@ bench-replay: install ## TTFT and hit ratio live, through real gateways, agents 
 kernels-report: install ## Compile the Triton kernels for sm_80/90/100 and write docs/kernels.json
 	$(BIN)/python -m roundhouse_torch.kernels.report docs/kernels.json
 
+engine-support: install ## Write docs/engine-support.md: the bundled engine's models, formats and flags
+	$(BIN)/python -m roundhouse_torch.models.support docs/engine-support.md
+
+bench-engine: install ## The bundled engine and vLLM's CPU build side by side: CPU per token, latency, start-up (QUICK=1; RH_VLLM_PYTHON)
+	@$(BIN)/python -m benchmarks.engine
+
 clean: ## Remove what was built here
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage*

@@ -20,6 +20,7 @@ from roundhouse_torch.kvcache.storage import KVStorage
 from roundhouse_torch.layers.lora import LoraSites
 from roundhouse_torch.layers.shard import Shard
 from roundhouse_torch.messages.report import Loaded
+from roundhouse_torch.models.checkpoint import Checkpoint
 from roundhouse_torch.scheduler.scheduler import Limits, Scheduler
 from roundhouse_torch.scheduler.speculation import NgramDrafter, Speculation
 from roundhouse_torch.settings import EngineSettings
@@ -34,9 +35,14 @@ class Engine:
     loaded: Loaded
 
 
-def build(settings: EngineSettings, followers: Sequence[Connection] = ()) -> Engine:
-    """``followers``: see `parallel`. Raises `ModelError` and `SettingsError`."""
-    model = load_model(settings, Shard(0, 1 + len(followers)))
+def build(
+    settings: EngineSettings, followers: Sequence[Connection] = (), checkpoint: Checkpoint | None = None
+) -> Engine:
+    """``followers``: see `parallel`; ``checkpoint``: default, what the model folder holds.
+
+    Raises `ModelError` and `SettingsError`.
+    """
+    model = load_model(settings, Shard(0, 1 + len(followers)), checkpoint)
     device = model.storage.device.type
     host = HostTier(host_blocks(settings, model.storage)) if settings.host_cache_bytes else None
     scheduler = Scheduler(

@@ -8,7 +8,7 @@ guess that does not match is never made (`Match.valid`), and masks behind guesse
 from collections.abc import Iterable
 from collections.abc import Sequence as Many
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,16 +75,29 @@ class Grammars:
         return LLTokenizer(path.read_text(encoding="utf-8"), n_vocab=vocab_size, eos_token=eos_ids or None)
 
 
+@cache
+def _executor() -> Any:
+    from llguidance import LLExecutor
+
+    return LLExecutor(torch.get_num_threads())
+
+
 def restrict(logits: torch.Tensor, rows: "Many[Row]", constrained: Many[int]) -> None:
     """Take from the ``constrained`` rows what does not match. Rows of one sequence follow each other."""
     vocabulary = logits.shape[-1]
     masks = torch.full((len(constrained), (vocabulary + 31) // 32), -1, dtype=torch.int32)
+    jobs: list[tuple[Any, int, list[int]]] = []  # matcher, row of its first mask, guesses behind which it has others
     for at, index in enumerate(constrained):
         sequence, ahead = rows[index]
-        matcher: Any = sequence.constraint.matcher  # type: ignore[union-attr]
-        walked = matcher.try_consume_tokens(list(ahead))
-        matcher.unsafe_compute_mask_ptr(masks[at].data_ptr(), masks.shape[1] * 4)
-        matcher.rollback(walked)
+        if ahead:
+            jobs[-1][2][:] = ahead
+        else:
+            jobs.append((sequence.constraint.matcher, at, []))  # type: ignore[union-attr]
+    memory = (masks.data_ptr(), masks.shape[1] * 4, len(constrained))
+    if guessed := [job for job in jobs if job[2]]:
+        _executor().unsafe_compute_mask_ptr_with_draft_token(guessed, *memory)
+    if plain := [job[:2] for job in jobs if not job[2]]:
+        _executor().unsafe_compute_mask_ptr(plain, *memory)
     bits = torch.arange(32, dtype=torch.int32)
     allowed = ((masks[:, :, None] >> bits) & 1).view(len(constrained), -1)[:, :vocabulary].bool()
     where = torch.tensor(constrained, device=logits.device)

@@ -67,8 +67,8 @@ def choose_operations(device: torch.device) -> Operations:
     return TritonOperations()
 
 
-def load_model(settings: EngineSettings, shard: Shard = ALONE) -> Model:
-    """Raises `ModelError` and `SettingsError`."""
+def load_model(settings: EngineSettings, shard: Shard = ALONE, checkpoint: Checkpoint | None = None) -> Model:
+    """``checkpoint``: default, what the model folder holds. Raises `ModelError` and `SettingsError`."""
     began = time.monotonic()
     config = ModelConfig.read(settings.model)
     factory = load_factory(config.architecture)
@@ -79,7 +79,7 @@ def load_model(settings: EngineSettings, shard: Shard = ALONE) -> Model:
     length = settings.max_model_len or config.max_position
     operations = choose_operations(device)
     sites = LoraSites(device, dtype) if settings.enable_lora else None
-    weights = Weights(Checkpoint(settings.model), device, dtype, config.scheme, operations, shard, sites)
+    weights = Weights(checkpoint or Checkpoint(settings.model), device, dtype, config.scheme, operations, shard, sites)
     decoder = factory(config, weights, length)
     log.info("weights_loaded seconds=%.2f", time.monotonic() - began)
 

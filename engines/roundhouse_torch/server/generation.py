@@ -156,4 +156,5 @@ class Generation:
         """The k-th answer has its own seed, so that answers of one request differ."""
         sampling = msgspec.structs.replace(self._plan.sampling, seed=self._plan.sampling.seed + k)
         length = len(prompt.tokens) + prompt.max_tokens
-        return Add(id, prompt.tokens, length, sampling, self._plan.salt, self._plan.adapter, prompt.grammar)
+        plan = self._plan
+        return Add(id, prompt.tokens, length, sampling, plan.salt, plan.adapter, prompt.grammar, priority=plan.priority)

@@ -59,6 +59,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
     cache_salt: str | None = None
+    priority: int = 0
 
     @property
     def told_logprobs(self) -> int | None:
@@ -230,6 +231,7 @@ class Plan:
     salt: str
     structure: Structure | None
     adapter: str = ""
+    priority: int = 0
 
 
 def check(request: GenerationRequest, defaults: GenerationDefaults, eos_ids: frozenset[int], vocab_size: int) -> Plan:
@@ -262,6 +264,7 @@ def check(request: GenerationRequest, defaults: GenerationDefaults, eos_ids: fro
         return_token_ids=bool(request.return_token_ids),
         salt=request.cache_salt or "",
         structure=structure_of(request),
+        priority=request.priority,
     )
 
 

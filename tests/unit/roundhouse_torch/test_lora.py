@@ -4,8 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
+from roundhouse_engines.probe import BlocksStored
+from roundhouse_engines.vllm.frames import FrameDecoder
 from roundhouse_torch.engine.adapters import AdapterError, Adapters
 from roundhouse_torch.engine.build import build
 from roundhouse_torch.engine.core import EngineCore
@@ -113,6 +116,9 @@ def test_events_name_the_adapter_of_each_block(model: Path, folders: dict[str, P
     (event,) = [event for event in core.step().events if isinstance(event, BlockStored)]
     assert event.lora_name == "one"
     assert event.extra_keys == [["one", "salt"], ["one"]]
+    (read,) = FrameDecoder().decode(msgspec.msgpack.encode([1.5, [event], 0]))
+    assert isinstance(read, BlocksStored)
+    assert (read.adapter, read.salt, read.tokens) == ("one", "salt", tuple(PROMPT[:32]))
 
 
 def test_another_adapter_under_the_same_name_does_not_meet_the_old_ones_blocks(

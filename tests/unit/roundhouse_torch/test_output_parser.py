@@ -2,6 +2,7 @@
 
 import json
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -137,6 +138,7 @@ def test_the_template_tells_the_notation() -> None:
     assert notation_of("{{ '<tool_call>' }}") == HERMES
     assert notation_of("""{%- if tools %}{"name": function name, "parameters": dictionary}""") == LLAMA
     assert notation_of("{{ messages }}") == ""
+    assert notation_of(Path("tests/data/vllm_prefix/template.jinja").read_text()) == HERMES
 
 
 @pytest.mark.parametrize("notation", [HERMES, LLAMA])
