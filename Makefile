@@ -11,9 +11,7 @@ WORKERS ?= 2
 export RH_CACHE ?= $(HOME)/.cache/roundhouse
 KIND_CONFIG := $(RH_CACHE)/kind/kubeconfig
 
-.PHONY: help install lock run peers-vllm peers-dynamo peers-lock test coverage lint format typecheck imports crds bench-gateway bench-routing bench-index \
-  bench-exactness bench-replay kernels-report clean \
-  tools images kubernetes run-cluster stop-cluster kind test-chart test-cluster
+.PHONY: $(shell sed -n 's/^\([a-z-]*\):.*## .*/\1/p' $(MAKEFILE_LIST))
 
 help: ## List the targets
 	@grep -hE '^[a-zA-Z_-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  %-22s %s\n", $$1, $$2}'
@@ -103,8 +101,13 @@ kind: tools ## Images and chart in a kind cluster (needs Docker and kind); then 
 test-chart: install tools ## What the chart renders
 	$(BIN)/pytest tests/chart
 
-test-cluster: install tools ## Tests on a real Kubernetes (NODES=2; CLUSTER=kind: on that of make kind)
-	$(BIN)/pytest tests/cluster $(if $(filter kind,$(CLUSTER)),--kubeconfig $(KIND_CONFIG),--nodes $(or $(NODES),1))
+test-cluster: install tools ## Tests on a real Kubernetes of one node, then of two (CLUSTER=kind: on that of make kind)
+ifeq ($(CLUSTER),kind)
+	$(BIN)/pytest tests/cluster --kubeconfig $(KIND_CONFIG) -m 'not two_nodes'
+else
+	$(BIN)/pytest tests/cluster -m 'not two_nodes'
+	$(BIN)/pytest tests/cluster -m two_nodes --nodes 2
+endif
 
 bench-gateway: install ## CPU per request and per event, our gateway and nginx side by side (QUICK=1: half a minute)
 	@$(BIN)/python -m benchmarks.gateway
@@ -115,6 +118,9 @@ bench-routing: install ## Mean TTFT of routing policies, ours and others', simul
 bench-index: install ## What the prefix index costs: memory, look-ups, writes, lag over Valkey, agent CPU per block
 	@$(BIN)/python -m benchmarks.index
 
+bench-operator: install ## What a thousand services cost the operator, on a real control plane (QUICK=1: 200 of them)
+	@$(BIN)/python -m benchmarks.operator
+
 bench-exactness: install peers-vllm ## Predicted against reported cached bytes, live on the bundled engine and vLLM (QUICK=1: 60 requests each)
 	@$(BIN)/python -m benchmarks.exactness
 
@@ -123,6 +129,12 @@ bench-replay: install ## TTFT and hit ratio live, through real gateways, agents 
 
 kernels-report: install ## Compile the Triton kernels for sm_80/90/100 and write docs/kernels.json
 	$(BIN)/python -m roundhouse_torch.kernels.report docs/kernels.json
+
+engine-support: install ## Write docs/engine-support.md: the bundled engine's models, formats and flags
+	$(BIN)/python -m roundhouse_torch.models.support docs/engine-support.md
+
+bench-engine: install ## The bundled engine and vLLM's CPU build side by side: CPU per token, latency, start-up (QUICK=1; RH_VLLM_PYTHON)
+	@$(BIN)/python -m benchmarks.engine
 
 clean: ## Remove what was built here
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage*

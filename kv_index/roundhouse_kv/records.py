@@ -12,7 +12,7 @@ import xxhash
 from roundhouse_kv.errors import WireError
 
 RECORD_VERSION: Final = 1
-READABLE_VERSIONS: Final = frozenset({1})
+READABLE_VERSIONS: Final = frozenset({RECORD_VERSION - 1, RECORD_VERSION})
 
 ReplicaState = Literal["starting", "ready", "draining", "drained", "stopped"]
 

@@ -18,8 +18,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.xdist_group
 PAGE = Path(__file__).parents[3] / "docs" / "routing.md"
 SYSTEM = "You are the night clerk of a railway roundhouse and answer in one short sentence. " * 44
 QUESTIONS = ("Who are you?", "What do you do at night?")
-MEASURED = re.compile(r"smollm2-\w{5}|\d+\.\d+(?:e-\d+)?|completionTokens: \d+")
-"""Names that a run makes up, and what takes as long as it takes."""
+MEASURED = ("ttftSeconds:", "totalSeconds:", "completionTokens:", "promptTokens:")
+"""What takes as long as it takes, and answers whose last digits differ between processors."""
 
 
 def test_the_page_tells_what_explain_tells() -> None:
@@ -50,7 +50,15 @@ def worked_example(run: LocalRun) -> list[str]:
     return told
 
 
-def shape(text: str) -> list[str]:
-    """Line by line, without what differs between machines; candidates in whatever order their cost put them."""
-    lines = [" ".join(MEASURED.sub("*", line).split()) for line in text.strip().splitlines()]
-    return sorted(line for line in lines if line and not line.startswith("Request "))
+def shape(text: str) -> list[tuple[str, ...]]:
+    """Line by line, without what differs between runs: names, times, and the order in which times put candidates."""
+    return sorted(filter(None, map(_kept, text.strip().splitlines())))
+
+
+def _kept(line: str) -> tuple[str, ...]:
+    words = line.split()
+    if not words or words[0] == "Request":
+        return ()
+    if words[0].startswith("smollm2-"):
+        return ("pick", *words[1:]) if words[0].endswith(":") else ("candidate", *words[1:3])
+    return tuple(words[:1]) if words[0] in MEASURED else tuple(words)
