@@ -50,6 +50,7 @@ def compare(folder: Path, threads: int) -> Figures:
         servers = [stack.enter_context(serving(system, folder, threads)) for system in SYSTEMS]
         for server in servers:
             starts[server.system].append(server.start_s)
+            print(f"threads={threads} {server.system} started in {server.start_s:.1f} s", flush=True)
         figures = asyncio.run(measure(servers, threads))
     return figures | {"start_to_ready_s": {system: statistics.median(times) for system, times in starts.items()}}
 
@@ -86,9 +87,10 @@ async def measure(servers: Sequence[Server], threads: int) -> Figures:
 
 
 async def one_turn(client: Client) -> dict[str, float]:
-    found = {f"decode_b{streams}_tokens_per_cpu_s": await client.decode(streams, 64) for streams in (1, 8, 32)}
-    found["prefill_tokens_per_cpu_s"] = await client.prefill(4, 512)
-    found["ttft_p50_s"], found["throughput_tokens_s"] = await client.poisson(20 if quick() else 40, RATE, 32)
+    answer, prompts, requests = (24, 2, 12) if quick() else (64, 4, 40)
+    found = {f"decode_b{streams}_tokens_per_cpu_s": await client.decode(streams, answer) for streams in (1, 8, 32)}
+    found["prefill_tokens_per_cpu_s"] = await client.prefill(prompts, 512)
+    found["ttft_p50_s"], found["throughput_tokens_s"] = await client.poisson(requests, RATE, 32)
     return found
 
 

@@ -65,7 +65,7 @@ class Weights:
         return linear if self.adapted is None else self.adapted.wrap(prefix, parts, inputs, linear)
 
     def _multiplier(self, stored: torch.Tensor, bias: torch.Tensor | None) -> Projection:
-        if PackedLinear.pays(self.device, self.dtype):
+        if PackedLinear.pays(self.device, self.dtype, stored.shape[0]):
             return PackedLinear(stored, bias)
         return Linear(stored.t().contiguous(), bias)
 
