@@ -27,9 +27,10 @@ NOT_RELAYED: Final = _HOP_BY_HOP | frozenset({b"content-length", b"x-request-id"
 
 
 class ClientHead:
-    """``lines``: the header lines to forward. ``chunked_reply``: the client understands chunked transfer (HTTP/1.1)."""
+    """``lines``: the header lines to forward. ``chunked_reply``: the client understands chunked transfer (HTTP/1.1).
+    ``api_key``: None until `api_keys` has taken it out of the lines."""
 
-    __slots__ = ("chunked_reply", "keep_alive", "lines", "method", "target")
+    __slots__ = ("api_key", "chunked_reply", "keep_alive", "lines", "method", "target")
 
     def __init__(self, method: bytes, target: bytes, lines: bytes, keep_alive: bool, chunked_reply: bool) -> None:
         self.method = method
@@ -37,6 +38,7 @@ class ClientHead:
         self.lines = lines
         self.keep_alive = keep_alive
         self.chunked_reply = chunked_reply
+        self.api_key: bytes | None = None
 
 
 class ClientRequest:

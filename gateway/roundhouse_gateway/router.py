@@ -27,10 +27,10 @@ class Route:
         self.path = path
         self._random = random
         digest, *others = service.digests
-        self.prompt: Prompt = read_prompt(fields, path, service.renderer(digest), digest)
+        self.prompt: Prompt = read_prompt(fields, path, service.renderer(digest), digest, service.view.tables)
         self._prompts = {digest: self.prompt}
         for other in others:
-            self._prompts[other] = read_prompt(fields, path, service.renderer(other), other)
+            self._prompts[other] = read_prompt(fields, path, service.renderer(other), other, service.view.tables)
         self.prompt.estimate(service.ratios)
         answer = _answer_tokens(fields, service.mean_completion)
         self.context_tokens = _choices(fields) * int(self.prompt.tokens + answer)
