@@ -90,7 +90,8 @@ async def one_turn(client: Client) -> dict[str, float]:
     answer, prompts, requests = (24, 2, 12) if quick() else (64, 4, 40)
     found = {f"decode_b{streams}_tokens_per_cpu_s": await client.decode(streams, answer) for streams in (1, 8, 32)}
     found["prefill_tokens_per_cpu_s"] = await client.prefill(prompts, 512)
-    found["ttft_p50_s"], found["throughput_tokens_s"] = await client.poisson(requests, RATE, 32)
+    ttft, throughput, per_cpu = await client.poisson(requests, RATE, 32)
+    found |= {"ttft_p50_s": ttft, "throughput_tokens_s": throughput, "throughput_tokens_per_cpu_s": per_cpu}
     return found
 
 

@@ -51,9 +51,12 @@ class Client:
             await self._ask(Stream(time.monotonic()), self._prompt(length), 1)
         return prompts * length / (self._server.child.cpu_seconds() - before)
 
-    async def poisson(self, requests: int, rate: float, answer: int) -> tuple[float, float]:
-        """Median time to first token, and answered tokens per second of the whole, at ``rate`` arrivals per second."""
+    async def poisson(self, requests: int, rate: float, answer: int) -> tuple[float, float, float]:
+        """Median time to first token, and answered tokens per second and per CPU-second of the whole, at ``rate``
+        arrivals per second.
+        """
         streams, tasks = [], []
+        before = self._server.child.cpu_seconds()
         began = time.monotonic()
         for _ in range(requests):
             stream = Stream(time.monotonic())
@@ -61,8 +64,9 @@ class Client:
             tasks.append(asyncio.create_task(self._ask(stream, self._prompt(self._random.randint(64, 192)), answer)))
             await asyncio.sleep(self._random.expovariate(rate))
         await asyncio.gather(*tasks)
-        ended = max(stream.last for stream in streams)
-        return statistics.median(s.first - s.asked for s in streams), requests * answer / (ended - began)
+        wall, used = max(stream.last for stream in streams) - began, self._server.child.cpu_seconds() - before
+        tokens = requests * answer
+        return statistics.median(s.first - s.asked for s in streams), tokens / wall, tokens / used
 
     def _prompt(self, length: int) -> list[int]:
         return self._random.choices(range(1_000, 40_000), k=length)

@@ -23,7 +23,7 @@ def extend(parent: bytes, tokens: Sequence[int], block_size: int) -> list[bytes]
     whole = len(tokens) // block_size * block_size
     names: list[bytes] = []
     append = names.append
-    for (content,) in iter_unpack(f"{block_size * 4}s", array("I", tokens[:whole]).tobytes()):
+    for (content,) in iter_unpack(f"{block_size * 4}s", memoryview(array("I", tokens))[:whole]):
         parent = blake2b(parent + content).digest()
         append(parent)
     return names

@@ -166,7 +166,8 @@ class EngineClient:
             answer = self._answers.get(output.id)
             if answer is None:
                 continue
-            self._metrics.tokens(answer.timeline, output, report.ended)
+            if output.error is None:
+                self._metrics.tokens(answer.timeline, output, report.ended)
             answer.mailbox.put(output)
             if output.finish is not None:
                 self._forget(output.id, Finish(output.finish))

@@ -23,6 +23,7 @@ from transformers import AutoModel
 from tests.integration.torch.test_connections import connect, read_until, request
 from tests.support.adapters import greedy, merged, write_adapter
 from tests.support.engine_server import EngineServer, running
+from tests.support.tiny_models import write_model
 
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("torch-features")]
 CHAT: Any = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}
@@ -81,6 +82,28 @@ def test_log_probabilities_of_a_completion(client: openai.OpenAI) -> None:
     alone = client.completions.create(model="tiny", prompt="once", max_tokens=6, temperature=0, logprobs=0).choices[0]
     assert alone.logprobs is not None
     assert alone.logprobs.token_logprobs == pytest.approx(told.token_logprobs, abs=1e-4)
+
+
+def test_greedy_answers_under_all_wishes_are_those_that_vllm_gave(tmp_path: Path) -> None:
+    """Recorded from vLLM 0.32 on the same weights: penalties, bias, min_tokens, stop tokens, log-probabilities."""
+    recorded = json.loads(Path("tests/data/vllm_sampling.json").read_text())
+    folder = write_model(tmp_path, {"max_position_embeddings": 2048, "head_dim": 64})
+    compared = 0
+    with running(folder, "--kv-cache-bytes", "8MiB") as server:
+        for case in recorded["cases"]:
+            choice = server.post("/v1/completions", case["request"])[1]["choices"][0]
+            assert choice["token_ids"] == case["token_ids"], case["request"]
+            assert (choice["finish_reason"], choice["stop_reason"]) == (case["finish_reason"], case["stop_reason"])
+            if case["token_logprobs"] is None:
+                continue
+            told = choice["logprobs"]
+            assert told["token_logprobs"] == pytest.approx(case["token_logprobs"], abs=5e-4)
+            for found, expected in zip(told["top_logprobs"], case["top_logprobs"], strict=True):
+                if "\ufffd" in found:  # parts of characters fall together in this shape, in whatever order
+                    continue
+                compared += 1
+                assert sorted(found.values(), reverse=True) == pytest.approx(expected, abs=5e-4)
+    assert compared > 10
 
 
 def test_a_schema_is_followed_by_every_answer_streamed_or_not(client: openai.OpenAI) -> None:

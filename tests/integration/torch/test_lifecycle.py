@@ -58,7 +58,8 @@ def refused(arguments: tuple[str, ...], folder: Path) -> str:
 def test_a_model_of_another_family_is_refused_by_name(tmp_path: Path) -> None:
     folder = write_model(tmp_path, {"architectures": ["GPT2LMHeadModel"]})
     assert refused((), folder) == (
-        "roundhouse-engine: architecture 'GPT2LMHeadModel' is not supported; supported: LlamaForCausalLM"
+        "roundhouse-engine: architecture 'GPT2LMHeadModel' is not supported; supported: LlamaForCausalLM, "
+        "MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM"
     )
 
 
