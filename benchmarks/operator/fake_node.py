@@ -8,12 +8,13 @@ import asyncio
 import itertools
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 
 from roundhouse_kv.lease_store import LeaseStore
 from roundhouse_kv.names import Installation
 from roundhouse_kv.records import Lease
 from roundhouse_kv.redis_link import RedisLink
-from roundhouse_operator.cluster import INFERENCE_SERVICE, POD, Cluster, Kind, Obj
+from roundhouse_operator.cluster import INFERENCE_SERVICE, POD, Cluster, Kind, NotFound, Obj
 from roundhouse_operator.timestamps import to_timestamp
 
 from benchmarks.operator.control_plane import INSTALLATION
@@ -108,9 +109,9 @@ class FakeNode:
         self._leases[meta["uid"]] = (store, lease)
         await store.write(lease, announce=True)
         number = next(self._addresses)
-        await self._cluster.patch_status(
-            POD, NAMESPACE, meta["name"], _running(pod, f"10.9.{number >> 8}.{number & 255}"), uid=meta["uid"]
-        )
+        status = _running(pod, f"10.9.{number >> 8}.{number & 255}")
+        with suppress(NotFound):  # it went with its service
+            await self._cluster.patch_status(POD, NAMESPACE, meta["name"], status, uid=meta["uid"])
 
     async def _renew(self) -> None:
         while True:
