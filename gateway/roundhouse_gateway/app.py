@@ -68,7 +68,7 @@ async def run(settings: Settings) -> None:
                 tasks.create_task(plane.run(), name="data plane"),
                 tasks.create_task(beats.run(), name="beats"),
             ]
-            await plane.listen(public)
+            plane.listen(public)
             server.start()
             _spare_the_collector()
             log.info("listening address=%s admin=%s gateway=%016x", _shown(public), _shown(admin), incarnation)

@@ -13,7 +13,7 @@ from roundhouse_kv.keys import CHUNK_BYTES, chain_keys, root_key
 from roundhouse_kv.render import Renderer
 from xxhash import xxh3_64_intdigest
 
-from roundhouse_gateway.tokens import TextSize, TokenRatios
+from roundhouse_gateway.tokens import TextSize, TokenRatios, text_size
 
 CHAT: Final = "/v1/chat/completions"
 HISTORY_ROOT: Final = "history"
@@ -83,18 +83,18 @@ def read_prompt(fields: Mapping[str, Any], path: str, renderer: Renderer | None,
             digest = ""
         else:
             parts = 0 if rendered.complete else sum(map(_other_parts, turns))
-            return Prompt(data, TextSize.of(rendered.text, parts), chain_keys(data, root_key(digest, "", salt)), said)
+            return Prompt(data, text_size(rendered.text, parts), chain_keys(data, root_key(digest, "", salt)), said)
     else:
         digest = HISTORY_ROOT
     text = "".join([f"<{turn.get('role')}>\n{_text(turn)}\n" for turn in turns]) if turns else fields.get("prompt")
     text = text if isinstance(text, str) else ""
     data = text.encode("utf-8", "replace")
     keys = chain_keys(data, root_key(digest, "", salt)) if digest and len(data) >= CHUNK_BYTES else []
-    return Prompt(data, TextSize.of(text, sum([_other_parts(turn) for turn in turns])), keys, said)
+    return Prompt(data, text_size(text, sum([_other_parts(turn) for turn in turns])), keys, said)
 
 
 def _whole(text: str, data: bytes, said: str, root: int) -> Prompt:
-    return Prompt(data, TextSize.of(text), chain_keys(data, root), said)
+    return Prompt(data, text_size(text), chain_keys(data, root), said)
 
 
 def _salt(fields: Mapping[str, Any]) -> str:
@@ -104,13 +104,21 @@ def _salt(fields: Mapping[str, Any]) -> str:
 
 def _several(prompts: list[Any]) -> Prompt:
     """Several prompts, or token ids: sizes add up, nothing is predicted."""
-    text = "".join(p for p in prompts if isinstance(p, str))
-    ids = sum(len(p) if isinstance(p, list) else 1 for p in prompts if isinstance(p, int | list))
-    return Prompt(b"", TextSize.of(text), [], exact_tokens=ids if ids and not text else None)
+    texts: list[str] = []
+    ids = 0
+    for prompt in prompts:
+        if isinstance(prompt, str):
+            texts.append(prompt)
+        elif isinstance(prompt, list):
+            ids += len(prompt)
+        elif isinstance(prompt, int):
+            ids += 1
+    text = "".join(texts)
+    return Prompt(b"", text_size(text), [], exact_tokens=ids if ids and not text else None)
 
 
 def _last_said(turns: list[dict[str, Any]]) -> str:
-    for turn in reversed(turns):
+    for turn in turns[::-1]:
         if turn.get("role") == "assistant":
             return _text(turn)
     return ""

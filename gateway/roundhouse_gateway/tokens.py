@@ -4,36 +4,42 @@ Least squares of ``usage.prompt_tokens`` with forgetting (measured on vLLM: mean
 alone errs by up to 157). Parts that are no text have a learned size of their own.
 """
 
-from typing import Final, NamedTuple
+from typing import Final
 
 CHUNK_BYTES: Final = 256
 
 
-class TextSize(NamedTuple):
+class TextSize:
     """Size of a rendered prompt: ``ascii_bytes``, ``other_bytes``, and ``parts`` that are no text."""
 
-    ascii_bytes: int
-    other_bytes: int = 0
-    parts: int = 0
+    __slots__ = ("ascii_bytes", "other_bytes", "parts")
+
+    def __init__(self, ascii_bytes: int, other_bytes: int = 0, parts: int = 0) -> None:
+        self.ascii_bytes = ascii_bytes
+        self.other_bytes = other_bytes
+        self.parts = parts
 
     @property
     def bytes(self) -> int:
         return self.ascii_bytes + self.other_bytes
 
-    @classmethod
-    def of(cls, text: str, parts: int = 0) -> "TextSize":
-        if text.isascii():
-            return cls(len(text), 0, parts)
-        ascii_bytes = len(text.encode("ascii", "ignore"))
-        return cls(ascii_bytes, len(text.encode("utf-8", "replace")) - ascii_bytes, parts)
+
+def text_size(text: str, parts: int = 0) -> TextSize:
+    if text.isascii():
+        return TextSize(len(text), 0, parts)
+    ascii_bytes = len(text.encode("ascii", "ignore"))
+    return TextSize(ascii_bytes, len(text.encode("utf-8", "replace")) - ascii_bytes, parts)
 
 
-class Estimate(NamedTuple):
+class Estimate:
     """A prompt's length in tokens, its text in bytes, and tokens per byte of that text."""
 
-    tokens: int
-    bytes: int
-    per_byte: float
+    __slots__ = ("bytes", "per_byte", "tokens")
+
+    def __init__(self, tokens: int, bytes: int, per_byte: float) -> None:
+        self.tokens = tokens
+        self.bytes = bytes
+        self.per_byte = per_byte
 
     def cached_tokens(self, matched_bytes: int, block_size: int) -> int:
         """Tokens that the engine will report as cached when the first ``matched_bytes`` are.
@@ -64,10 +70,9 @@ class TokenRatios:
         self._sums = [0.0] * 5
 
     def estimate(self, size: TextSize) -> "Estimate":
-        ascii_bytes, other_bytes, parts = size
-        text = ascii_bytes * self.ascii + other_bytes * self.other
-        total = ascii_bytes + other_bytes
-        return Estimate(int(text + parts * self.part + 0.5) or 1, total, text / total if total else 0.0)
+        text = size.ascii_bytes * self.ascii + size.other_bytes * self.other
+        total = size.ascii_bytes + size.other_bytes
+        return Estimate(int(text + size.parts * self.part + 0.5) or 1, total, text / total if total else 0.0)
 
     def learn(self, size: TextSize, prompt_tokens: int) -> None:
         if size.bytes <= 0 or prompt_tokens <= 0:
