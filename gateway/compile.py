@@ -31,7 +31,7 @@ _SETUP = """
 import sys
 from mypyc.build import mypycify
 from setuptools import setup
-modules = mypycify(sys.argv.pop(1).split(","), opt_level="3", debug_level="0", group_name="roundhouse_native")
+modules = mypycify(sys.argv.pop(1).split(","), opt_level="2", debug_level="0", group_name="roundhouse_native")
 setup(name="roundhouse-native", packages=[], ext_modules=modules, script_args=["build_ext", "--inplace"])
 """
 _CONFIG = "[mypy]\nignore_missing_imports = True\n"

@@ -44,10 +44,11 @@ class OpenAiSse:
         return Mark.DATA
 
     def usage(self, data: bytes) -> Usage | None:
-        if b'"usage"' not in data:
+        whole = data.startswith(b"{")
+        if not whole and b'"usage"' not in data:
             return None
         try:
-            counts = decode_answer(data if data.startswith(b"{") else event_data(data) or data).usage
+            counts = decode_answer(data if whole else event_data(data) or data).usage
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
         if counts is None or counts.prompt_tokens < 0:

@@ -231,8 +231,8 @@ class Fleet:
 
     @property
     def ready(self) -> bool:
-        """A catalogue is known, if only from the file."""
-        return self._feed.catalogue is not None
+        """A catalogue is known, if only from the file, and its names are resolved."""
+        return self._names_of is not None
 
     def resolve(self, model: str) -> Service | None:
         return self.names.get(model)

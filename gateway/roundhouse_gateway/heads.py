@@ -37,7 +37,7 @@ def cut_length(head: bytes) -> tuple[bytes, int]:
 class LastHead(Generic[T]):
     """The head that one connection saw last. Most connections see no other, and comparing is cheaper than hashing."""
 
-    __slots__ = ("_after", "_before", "length", "parsed")
+    __slots__ = ("_after", "_before", "_digits", "length", "parsed")
 
     def __init__(self, head: bytes, parsed: T) -> None:
         """``head`` is whole and as `cut_length` takes it."""
@@ -46,6 +46,7 @@ class LastHead(Generic[T]):
         begin = at + _NAME_BYTES if at >= 0 else len(head)
         self._before = head[:begin]
         self._after = key[begin:]
+        self._digits = 1  # of the length, the last time
         self.parsed = parsed
         self.length = -1
 
@@ -57,9 +58,12 @@ class LastHead(Generic[T]):
         begin = len(before)
         if not after:
             return begin
-        end = data.find(b"\r", begin, begin + MAX_DIGITS + 1)
-        if end < 0 or not data.startswith(after, end):
-            return 0
+        end = begin + self._digits
+        if not data.startswith(after, end):
+            end = data.find(b"\r", begin, begin + MAX_DIGITS + 1)
+            if end < 0 or not data.startswith(after, end):
+                return 0
+            self._digits = end - begin
         digits = data[begin:end]
         if not digits.isdigit():
             return 0

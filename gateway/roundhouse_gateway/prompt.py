@@ -57,12 +57,15 @@ class Prompt:
 def read_prompt(fields: Mapping[str, Any], path: str, renderer: Renderer | None, digest: str) -> Prompt:
     """Never raises. ``digest`` names the profile that ``renderer`` was made of."""
     if path == CHAT and renderer is not None and renderer.encode_text is not None:
-        planned = renderer.planned(fields)
+        planned: str | None = renderer.known_plans.fill(fields)
+        if planned is None:
+            planned = renderer.planned(fields)
         if planned is not None:
             turns = fields["messages"]
+            plain = renderer.encodes_plainly and planned.isascii()
             return _whole(
                 planned,
-                renderer.encode_text(planned),
+                planned.encode() if plain else renderer.encode_text(planned),
                 _last_said(turns) if len(turns) > 1 else "",
                 root_key(digest, "", _salt(fields)),
             )
@@ -86,8 +89,10 @@ def read_prompt(fields: Mapping[str, Any], path: str, renderer: Renderer | None,
             return Prompt(data, text_size(rendered.text, parts), chain_keys(data, root_key(digest, "", salt)), said)
     else:
         digest = HISTORY_ROOT
-    text = "".join([f"<{turn.get('role')}>\n{_text(turn)}\n" for turn in turns]) if turns else fields.get("prompt")
-    text = text if isinstance(text, str) else ""
+    listed: Any = fields.get("prompt")
+    if turns:
+        listed = "".join([f"<{turn.get('role')}>\n{_text(turn)}\n" for turn in turns])
+    text = listed if isinstance(listed, str) else ""
     data = text.encode("utf-8", "replace")
     keys = chain_keys(data, root_key(digest, "", salt)) if digest and len(data) >= CHUNK_BYTES else []
     return Prompt(data, text_size(text, sum([_other_parts(turn) for turn in turns])), keys, said)

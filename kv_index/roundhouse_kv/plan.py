@@ -4,6 +4,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from roundhouse_kv.messages import MARK
+
 MAX_TURNS: Final = 64
 EDGE: Final = "\ue0b7"
 """Stands on both sides of a gap's number in what a template makes of a shape."""
@@ -65,3 +67,23 @@ def read_chat(body: Mapping[str, Any]) -> tuple[_Shape, list[str]] | None:
         roles.append(role)
         contents.append(content)
     return tuple(roles), contents
+
+
+class Plans:
+    """Plans of one template, by shape; None for a shape that has none."""
+
+    __slots__ = ("by_shape",)
+
+    def __init__(self) -> None:
+        self.by_shape: dict[_Shape, Plan | None] = {}
+
+    def fill(self, body: Mapping[str, Any]) -> str | None:
+        """The whole prompt of a chat, when it is all text and its plan is known and does not depend on the time."""
+        chat = read_chat(body)
+        if chat is None:
+            return None
+        plan = self.by_shape.get(chat[0])
+        if plan is None or plan.times:
+            return None
+        text = plan.fill(chat[1])
+        return None if MARK in text else text

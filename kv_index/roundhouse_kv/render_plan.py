@@ -19,7 +19,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-from roundhouse_kv.plan import EDGE, Plan, read_chat
+from roundhouse_kv.plan import EDGE, Plan, Plans, read_chat
 
 SHAPES_KEPT: Final = 512
 
@@ -125,7 +125,8 @@ class RenderPlans:
         self._variables = variables
         self._listed = listed
         self._times: list[tuple[str, str]] = []
-        self._plans: dict[tuple[str, ...], Plan | None] = {}
+        self.known = Plans()
+        self._plans = self.known.by_shape
         self._now: Callable[[str], str] | None = None
         self._template = None
         environment = make_environment()
