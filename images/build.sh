@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the images that are named (default: all), with docker, podman or buildah, and prints their sizes.
 # Environment: BUILDER (default: the first of the three that works), REGISTRY (localhost), TAG (the version), BASE and
-# ENGINE_BASE (see Dockerfile), BUILD_FLAGS (more flags of the builder), ARCHIVES (a folder: writes NAME.tar there).
+# ENGINE_BASE (see Dockerfile), BUILD_FLAGS (more flags of the builder).
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/.."
 die() { echo "images/build.sh: $*" >&2; exit 1; }
@@ -9,26 +9,12 @@ works() { command -v "$1" >/dev/null && "$1" info >/dev/null 2>&1; }
 if [ -z "${BUILDER:-}" ]; then
   for b in docker podman buildah; do works $b && BUILDER=$b && break; done
 fi
-id_format='{{.Id}}'
 case ${BUILDER:-} in
   docker) build=(docker buildx build --load) ;;
   podman) build=(podman build) ;;
-  buildah) build=(buildah build --layers --isolation "${BUILDAH_ISOLATION:-chroot}") id_format={{.FromImageID}} ;;
+  buildah) build=(buildah build --layers --isolation "${BUILDAH_ISOLATION:-chroot}") ;;
   *) die "neither docker, podman nor buildah works here" ;;
 esac
-# archive NAME REF: what a cluster without a registry imports; one of the same image stays
-archive() {
-  local id=$ARCHIVES/$1.id new
-  new="$2 $("$BUILDER" inspect --type image --format "$id_format" "$2")"
-  [ "$(cat "$id" 2>/dev/null)" = "$new" ] && return
-  mkdir -p "$ARCHIVES"
-  rm -f "$ARCHIVES/$1.tar"
-  case $BUILDER in
-    buildah) buildah push -q "$2" "docker-archive:$ARCHIVES/$1.tar:$2" ;;
-    *) "$BUILDER" save --output "$ARCHIVES/$1.tar" "$2" ;;
-  esac
-  echo "$new" >"$id"
-}
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 registry=${REGISTRY:-localhost} tag=${TAG:-$version}
 flags=(--label "org.opencontainers.image.version=$version" --label org.opencontainers.image.licenses=Apache-2.0)
@@ -44,5 +30,4 @@ for name; do
   if [ "$BUILDER" = buildah ]; then size=$(buildah images --format '{{.Size}}' "$ref")
   else size=$("$BUILDER" image inspect --format '{{.Size}}' "$ref" | awk '{printf "%.0f MB", $1 / 1e6}'); fi
   printf '%-50s %s\n' "$ref" "$size"
-  [ -z "${ARCHIVES:-}" ] || archive "$name" "$ref"
 done

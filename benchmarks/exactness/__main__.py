@@ -10,11 +10,10 @@ from collections.abc import Mapping
 from importlib.metadata import version
 
 from benchmarks.exactness.judgement import Judgement, figures_of
-from benchmarks.exactness.service import service
+from benchmarks.exactness.service import ENGINES, service
 from benchmarks.exactness.traffic import send_all
 from benchmarks.harness import BenchmarkError, print_result, quick
 
-ENGINES = ("torch",)
 REQUESTS, QUICK_REQUESTS = 800, 60
 GOALS: Mapping[str, tuple[float, bool]] = {
     "within_one_block_share": (0.99, False),

@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from benchmarks.exactness.service import Run
 
 CHUNK_BYTES = 256
-BLOCK_TOKENS = 16
 SETTLED_S = 0.5
 """After its end, a request's blocks are known to all gateways."""
 
@@ -30,7 +29,8 @@ class Sent(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """``in_flight``: the longest prefix that it shares with anybody was then being computed. ``tolerance`` in bytes."""
+    """``in_flight``: the longest prefix that it shares with anybody was then being computed. ``tolerance`` in bytes.
+    ``rendered``: the engine counted as many prompt tokens as our rendering has."""
 
     kind: str
     in_flight: bool
@@ -39,6 +39,7 @@ class Judgement(NamedTuple):
     predicted_tokens: int
     cached_tokens: int
     tolerance: int
+    rendered: bool = True
 
     @property
     def within(self) -> bool:
@@ -56,7 +57,7 @@ def judge(run: "Run", sent: Sent, everybody: Sequence[Sent]) -> Judgement:
     replica = sent.told["picks"][-1]["replica"]
     choice = next(each for each in sent.told["candidates"] if each["replica"] == replica)
     cached = int(sent.told["actual"]["cachedTokens"] or 0)
-    block = len(run.table.bytes(ids[cached : cached + BLOCK_TOKENS]))
+    block = len(run.table.bytes(ids[cached : cached + run.block_tokens]))
     return Judgement(
         kind=sent.kind,
         in_flight=in_flight_with(sent, everybody),
@@ -65,6 +66,7 @@ def judge(run: "Run", sent: Sent, everybody: Sequence[Sent]) -> Judgement:
         predicted_tokens=int(choice["predictedCachedTokens"]),
         cached_tokens=cached,
         tolerance=CHUNK_BYTES + block,
+        rendered=sent.told["actual"]["promptTokens"] == len(ids),
     )
 
 
@@ -77,6 +79,7 @@ def figures_of(judgements: Sequence[Judgement]) -> dict[str, float]:
         "in_flight_share": round(1 - len(settled) / max(1, len(judgements)), 4),
         "within_one_block_share": round(sum(each.within for each in settled) / count, 4),
         "false_hit_share": round(sum(each.false_hit for each in settled) / count, 4),
+        "rendered_alike_share": round(sum(each.rendered for each in judgements) / max(1, len(judgements)), 4),
         "token_error_mae": round(float(errors.mean()), 1),
         "token_error_p95": round(float(np.quantile(errors, 0.95)), 1),
     }

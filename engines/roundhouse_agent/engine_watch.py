@@ -126,7 +126,7 @@ class EngineWatch:
             self._replica.progress = Progress(phase="warmup")
             with suppress(ProbeError):
                 prepared = await session.prepare()
-                self._leases.profile = prepared.profile
+                self._leases.profile, self._leases.table = prepared.profile, prepared.model.packed
                 self._replica.profile, self._replica.stack = prepared.profile.digest, prepared.stack
                 self._replica.prepared = True
                 self._replica.changed.set()

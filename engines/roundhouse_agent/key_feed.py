@@ -24,7 +24,10 @@ LOST: Final = CacheBatch(-1, (), gap=True)
 
 
 class KeyFeed:
-    """``dirty`` is called whenever keys may have changed. ``caught_up``: what happened before is in ``blocks``."""
+    """``dirty`` is called whenever keys may have changed. ``caught_up``: what happened before is in ``blocks``.
+
+    ``batches`` and ``skipped`` count what was seen and, of its events, what was left out.
+    """
 
     def __init__(self, dirty: Callable[[], None]) -> None:
         self._dirty = dirty
@@ -34,6 +37,7 @@ class KeyFeed:
         self._off = False
         self.blocks: BlockMap | None = None
         self.batches = 0
+        self.skipped = 0
 
     @property
     def caught_up(self) -> bool:
@@ -74,7 +78,8 @@ class KeyFeed:
     def _see(self, batch: CacheBatch) -> None:
         for recorder in self._recorders:
             recorder.see(batch)
-        if not batch.events and not batch.gap:
+        self.skipped += batch.skipped
+        if not batch.events and not batch.gap and not batch.skipped:
             self._told = True
             self._dirty()
             return

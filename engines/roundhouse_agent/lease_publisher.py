@@ -30,7 +30,8 @@ def due_in(last: Lease | None, lease: Lease, since_s: float) -> float:
 
 
 class LeasePublisher:
-    """``clock`` gives monotonic seconds. ``profile`` is what the lease's ``profile`` names."""
+    """``clock`` gives monotonic seconds. ``profile`` is what the lease's ``profile`` names, ``table`` its packed token
+    table, which is there before whoever finds the profile asks for it."""
 
     def __init__(self, replica: Replica, link: RedisLink, store: LeaseStore, clock: Callable[[], float]) -> None:
         self._replica = replica
@@ -44,6 +45,7 @@ class LeasePublisher:
         self._profile_digest = ""
         self._profile_at = float("-inf")
         self.profile: Profile | None = None
+        self.table = b""
         self.failures = 0
 
     async def run(self) -> None:
@@ -86,6 +88,8 @@ class LeasePublisher:
         renew = renew or digest != self._profile_digest
         if not renew and now - self._profile_at < PERIOD_S:
             return
-        if renew or not await self._store.touch_profile(digest):
+        if renew or not await self._store.touch_profile(digest, table=bool(self.table)):
+            if self.table:
+                await self._store.write_table(digest, self.table)
             await self._store.write_profile(profile)
         self._profile_digest, self._profile_at = digest, now

@@ -36,6 +36,11 @@ class AgentCollector(Collector):
         failures.add_metric(["kv"], self._keys.failures)
         failures.add_metric(["lease"], self._leases.failures)
         yield failures
+        session = self._watch.session
+        skipped = session.feed.skipped if session is not None else 0
+        yield CounterMetricFamily(
+            "roundhouse_agent_kv_events_skipped", "KV events of this epoch that were left out", value=skipped
+        )
         yield self._blocks()
 
     def _blocks(self) -> Metric:

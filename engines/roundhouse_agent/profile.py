@@ -17,6 +17,9 @@ from roundhouse_kv.errors import UnsupportedTokenizer
 from roundhouse_kv.records import Profile
 from roundhouse_kv.render import content_format
 from roundhouse_kv.token_bytes import TokenBytes
+from roundhouse_kv.token_table import pack_table
+
+from roundhouse_agent.density import Density, density
 
 log = logging.getLogger(__name__)
 
@@ -27,12 +30,16 @@ _BYTES: Final = {"float32": 4, "float16": 2, "bfloat16": 2, "fp8": 1, "fp8_e4m3"
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What the model's files say. ``parameters`` 0 = not known. ``table`` None: no prefix keys, for ``reason``."""
+    """What the model's files say. ``parameters`` 0 = not known. ``table`` None: no prefix keys, for ``reason``.
+
+    ``density``: of the tokenizer, None when it cannot be used. ``packed``: the table for gateways."""
 
     files: Mapping[str, bytes]
     parameters: int
     table: TokenBytes | None
     reason: str
+    density: Density | None = None
+    packed: bytes = b""
 
 
 def read_model(files: Mapping[str, bytes], parameters: int) -> Model:
@@ -40,7 +47,9 @@ def read_model(files: Mapping[str, bytes], parameters: int) -> Model:
     if "tokenizer.json" not in files:
         return Model(files, parameters, None, "the model has no tokenizer.json")
     try:
-        return Model(files, parameters, TokenBytes.load(files["tokenizer.json"]), "")
+        tokenizer = files["tokenizer.json"]
+        table = TokenBytes.load(tokenizer)
+        return Model(files, parameters, table, "", density(tokenizer), pack_table(table.known()))
     except UnsupportedTokenizer as error:
         return Model(files, parameters, None, f"tokenizer: {error}")
 
@@ -69,6 +78,8 @@ def describe(model: Model, stack: Mapping[str, str]) -> Profile:
         hidden_size=int(text_config.get("hidden_size", 0)),
         kv_bytes_per_token=_kv_bytes(text_config, stack.get("kvDtype", "")),
         max_model_len=_length(stack.get("maxModelLen", "")) or int(text_config.get("max_position_embeddings", 0)),
+        tokens_per_ascii_byte=model.density.ascii if model.density is not None else 0.0,
+        tokens_per_other_byte=model.density.other if model.density is not None else 0.0,
     )
 
 

@@ -54,11 +54,15 @@ CacheEvent = BlocksStored | BlocksRemoved | BlocksCleared
 
 @dataclass(frozen=True, slots=True)
 class CacheBatch:
-    """Events of one engine step, in order. ``gap``: batches before it are lost for good; presence must be forgotten."""
+    """Events of one engine step, in order. ``gap``: batches before it are lost for good; presence must be forgotten.
+
+    ``skipped``: events that were left out, because they are about other memory or of an unknown shape.
+    """
 
     seq: int
     events: tuple[CacheEvent, ...]
     gap: bool = False
+    skipped: int = 0
 
 
 class Probe(Protocol):

@@ -6,8 +6,8 @@
 ├── EngineDied         the engine process ended, for the reason that it gave
 │   └── EngineGone     … without giving one
 └── RequestError       the client's fault or a refusal; carries the HTTP status and OpenAI's fields
-    ├── BadRequest     400
-    ├── ModelNotFound  404
+    ├── BadRequest     400 (and MalformedRequest, BadAdapter)
+    ├── ModelNotFound  404 (and AdapterNotFound)
     └── Busy           503, with Retry-After
 """
 
@@ -69,6 +69,16 @@ class ModelNotFound(RequestError):
 
     status = 404
     kind = "NotFoundError"
+
+
+class BadAdapter(BadRequest):
+    """An adapter that cannot be loaded or not now, in vLLM's words."""
+
+    kind = "InvalidUserInput"
+
+
+class AdapterNotFound(ModelNotFound):
+    """An adapter, or its files, that are not there."""
 
 
 class Busy(RequestError):

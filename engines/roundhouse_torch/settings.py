@@ -10,6 +10,8 @@ from typing import Any
 from roundhouse_torch.errors import SettingsError
 
 DEVICES = ("auto", "cpu", "cuda")
+KV_DTYPES = ("auto", "fp8")
+TOOL_PARSERS = ("auto", "hermes", "llama3_json", "none")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
 
@@ -61,6 +63,18 @@ class EngineSettings:
         None,
         type=float,
     )
+    kv_cache_dtype: str = _knob(
+        "Type of stored keys and values: auto is the arithmetic's, fp8 (e4m3) takes a half or a quarter of it and "
+        "costs accuracy.",
+        "auto",
+        choices=KV_DTYPES,
+    )
+    host_cache_bytes: int = _knob(
+        "Host memory for KV blocks that are evicted from the cache, such as 8GiB; 0 keeps none. They come back by a "
+        "copy instead of being computed again.",
+        0,
+        type=parse_bytes,
+    )
     enable_prefix_caching: bool = _knob("Reuse the KV blocks of equal prefixes.", True)
     max_model_len: int | None = _knob(
         "Longest prompt + answer in tokens. Default: what the model was made for, or what fits into the KV cache.",
@@ -77,12 +91,39 @@ class EngineSettings:
     max_num_queued_reqs: int = _knob(
         "Requests that may wait to be started; more get 503 with Retry-After.", 2048, type=int
     )
+    spec_method: str = _knob(
+        "Guess tokens ahead and verify them in one pass; answers stay the same. ngram: what followed the last tokens "
+        "before, in prompt or answer.",
+        "none",
+        choices=("none", "ngram"),
+    )
+    spec_tokens: int = _knob("Tokens guessed at most for one answer and step.", 4, type=int)
+    spec_max_batch: int = _knob("No guesses while more answers than this grow: then they cost time.", 4, type=int)
+    enable_lora: bool = _knob("Accept LoRA adapters, at run time by /v1/load_lora_adapter too.", False)
+    max_loras: int = _knob("Adapters in use at once; requests for others wait.", 4, type=int)
+    max_lora_rank: int = _knob("Largest rank of an adapter.", 64, type=int)
+    lora_modules: tuple[str, ...] = _knob("Adapters to load at start, as name=folder.", (), nargs="+")
+    tool_call_parser: str = _knob(
+        "Notation of tool calls. auto: the one that the chat template teaches.", "auto", choices=TOOL_PARSERS
+    )
+    reasoning_parser: str = _knob(
+        "Tell reasoning apart. auto: when the chat template has <think>.", "auto", choices=("auto", "think", "none")
+    )
+    sse_keep_alive_interval: float = _knob(
+        "Seconds of silence in a stream after which a comment is sent, so that no proxy cuts it; 0 sends none.",
+        15.0,
+        type=float,
+    )
     device: str = _knob("auto takes CUDA when there is one.", "auto", choices=DEVICES)
     dtype: str = _knob(
         "Arithmetic and KV type. auto: float32 on CPU, which has no fast 16-bit path, else the checkpoint's.",
         "auto",
         choices=DTYPES,
     )
+    tensor_parallel_size: int = _knob(
+        "Processes that share the model's matrices and KV heads, one per CUDA device, or on CPU for tests.", 1, type=int
+    )
+    cuda_graphs: bool = _knob("On CUDA, record decode steps at start and replay them.", True)
     threads: int = _knob(
         "CPU threads of one operation. Default: a quarter of the cores, 1 to 4.", default_threads(), type=int
     )
@@ -107,8 +148,29 @@ class EngineSettings:
             ),
             (self.kv_cache_bytes is None or self.kv_cache_bytes > 0, "--kv-cache-bytes must be positive"),
             (self.threads >= 1, "--threads must be at least 1"),
+            (self.tensor_parallel_size >= 1, "--tensor-parallel-size must be at least 1"),
+            (self.host_cache_bytes >= 0, "--host-cache-bytes must not be negative"),
+            (
+                not self.host_cache_bytes or self.enable_prefix_caching,
+                "--host-cache-bytes keeps what the prefix cache evicts; it cannot go with --no-enable-prefix-caching",
+            ),
+            (
+                not self.host_cache_bytes or self.tensor_parallel_size == 1,
+                "--host-cache-bytes works with --tensor-parallel-size 1 only",
+            ),
             (self.shutdown_timeout >= 0, "--shutdown-timeout must not be negative"),
             (0 <= self.port <= 65535, "--port must be in 0…65535"),
+            (self.spec_tokens >= 1, "--spec-tokens must be at least 1"),
+            (self.spec_max_batch >= 1, "--spec-max-batch must be at least 1"),
+            (self.max_loras >= 1, "--max-loras must be at least 1"),
+            (self.max_lora_rank >= 1, "--max-lora-rank must be at least 1"),
+            (self.sse_keep_alive_interval >= 0, "--sse-keep-alive-interval must not be negative"),
+            (
+                not self.enable_lora or self.tensor_parallel_size == 1,
+                "--enable-lora works with --tensor-parallel-size 1 only",
+            ),
+            (not self.lora_modules or self.enable_lora, "--lora-modules needs --enable-lora"),
+            (all("=" in item for item in self.lora_modules), "--lora-modules takes name=folder"),
             (not self.kv_replay or bool(self.kv_events), "--kv-replay needs --kv-events"),
         )
         for holds, message in checks:
@@ -118,6 +180,11 @@ class EngineSettings:
     @property
     def names(self) -> tuple[str, ...]:
         return self.served_model_name or (self.model.resolve().name,)
+
+    @property
+    def adapters(self) -> dict[str, str]:
+        """Folders by name."""
+        return dict(item.split("=", 1) for item in self.lora_modules)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -137,5 +204,5 @@ def make_parser() -> argparse.ArgumentParser:
 def parse_settings(argv: Sequence[str]) -> EngineSettings:
     """Raises `SettingsError`; argparse itself exits with 2 on an unknown flag or a malformed value."""
     values = vars(make_parser().parse_args(argv))
-    values["served_model_name"] = tuple(values["served_model_name"])
+    values |= {name: tuple(values[name]) for name in ("served_model_name", "lora_modules")}
     return EngineSettings(**values)

@@ -25,6 +25,7 @@ from roundhouse_kv.redis_link import RedisConfig, RedisLink
 from roundhouse_gateway import exchange
 from roundhouse_gateway.admin import AdminServer, LoopDoor, build_app
 from roundhouse_gateway.admin_views import catalogue_json, feed_gauges
+from roundhouse_gateway.api_keys import ApiKeys
 from roundhouse_gateway.beats import Beats
 from roundhouse_gateway.data_plane import DataPlane
 from roundhouse_gateway.errors import BadSettings
@@ -43,6 +44,7 @@ async def run(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT. Raises `BadSettings` when an address cannot be bound."""
     _allow_many_files()
     clock = time.monotonic
+    keys = ApiKeys(settings.api_keys) if settings.api_keys else None
     public = bind(settings.host, settings.port)
     admin = bind(*settings.admin_address)
     installation = Installation(settings.installation)
@@ -52,7 +54,7 @@ async def run(settings: Settings) -> None:
     async with RedisLink(config) as link:
         feed = GatewayFeed(link, installation, incarnation, catalogue_file=settings.catalogue_file, clock=clock)
         fleet = Fleet(feed, settings.patience, clock)
-        plane = DataPlane(settings, fleet, incarnation, clock=clock, wall_clock=time.time, random=Random())
+        plane = DataPlane(settings, fleet, incarnation, clock=clock, wall_clock=time.time, random=Random(), keys=keys)
         count_unreadable(plane.metrics.wire_errors)
         beat = GatewayBeat(incarnation=incarnation, admin=_shown(admin), started_ms=round(time.time() * 1000))
         beats = Beats(DemandStore(link, installation), installation, beat, fleet, clock)
@@ -69,6 +71,8 @@ async def run(settings: Settings) -> None:
                 tasks.create_task(plane.run(), name="data plane"),
                 tasks.create_task(beats.run(), name="beats"),
             ]
+            if keys is not None:
+                followers.append(tasks.create_task(keys.run(), name="api keys"))
             plane.listen(public)
             server.start()
             _spare_the_collector()

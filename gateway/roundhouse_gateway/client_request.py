@@ -30,9 +30,10 @@ _HOSTS_KEPT: Final = 64
 
 
 class ClientHead:
-    """``lines``: the header lines to forward. ``chunked_reply``: the client understands chunked transfer (HTTP/1.1)."""
+    """``lines``: the header lines to forward. ``chunked_reply``: the client understands chunked transfer (HTTP/1.1).
+    ``api_key``: None until `api_keys` has taken it out of the lines."""
 
-    __slots__ = ("_begun", "chunked_reply", "keep_alive", "lines", "method", "target")
+    __slots__ = ("_begun", "api_key", "chunked_reply", "keep_alive", "lines", "method", "target")
 
     def __init__(self, method: bytes, target: bytes, lines: bytes, keep_alive: bool, chunked_reply: bool) -> None:
         self.method = method
@@ -40,6 +41,7 @@ class ClientHead:
         self.lines = lines
         self.keep_alive = keep_alive
         self.chunked_reply = chunked_reply
+        self.api_key: bytes | None = None
         self._begun: dict[bytes, bytes] = {}
 
     def begin_for(self, host: bytes) -> bytes:

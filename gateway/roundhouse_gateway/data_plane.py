@@ -14,6 +14,7 @@ from urllib.parse import unquote_to_bytes
 
 import orjson
 
+from roundhouse_gateway.api_keys import ApiKeys
 from roundhouse_gateway.bookings import Booking
 from roundhouse_gateway.client_connection import ClientConnection
 from roundhouse_gateway.client_request import ClientHead, ClientRequest
@@ -56,8 +57,10 @@ class DataPlane:
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
         random: Random,
+        keys: ApiKeys | None = None,
     ) -> None:
         self.settings = settings
+        self.keys = keys
         self.limits = settings.limits
         self.fleet = fleet
         self.incarnation = incarnation
@@ -171,6 +174,8 @@ class DataPlane:
     def _serve(self, request: ClientRequest, connection: ClientConnection, number: int) -> None:
         if self.draining:
             raise ApiError(503, "shutting_down", "The gateway is shutting down.", retry_after_s=1, close=True)
+        if self.keys is not None:
+            self.keys.admit(request.head)
         target = request.head.target
         path = _INFERENCE.get(target) or _INFERENCE.get(_path(target))
         if path is not None:

@@ -163,6 +163,7 @@ class Service:
         for digest, profile in self.view.profiles.items():
             if digest not in self._renderers:
                 self._renderers[digest] = self._compile(profile)
+                self.ratios.expect(profile.tokens_per_ascii_byte, profile.tokens_per_other_byte)
         for digest in list(self._renderers):
             if digest not in self.view.profiles:
                 del self._renderers[digest]

@@ -61,6 +61,9 @@ _DOUBT: Final = 4.0
 equal must cost the same: a few percent of a long prompt are seconds, and all new conversations would go where the noise
 is least."""
 
+LEAST_SHARE: Final = 0.2
+"""Of the time until its first event that a request's own prefill must have been, to teach anything."""
+
 _SHAPE_DRIFT: Final = 2e-5
 _FACTOR_DRIFT: Final = 5e-4
 _CLIP_UP: Final = 1.5
@@ -228,10 +231,11 @@ class Speed:
 
 
 def busy_share(elapsed_s: float, ahead_s: float, own_s: float) -> float:
-    """Of the time until a first event, what this request's own prefill took.
+    """Of the time until a first event, what this request's own prefill took; 0: it cannot be told.
 
     Between pick and first event the replica finished what was booked ahead of the request and the request itself;
-    each gets its share of the elapsed time.
+    each gets its share of the elapsed time. One whose share is small tells of the others' predictions and not of its
+    own: a long prefill would be counted again by every short one behind it.
     """
     total = ahead_s + own_s
-    return elapsed_s * own_s / total if total > 0 else 0.0
+    return elapsed_s * own_s / total if total > 0 and own_s >= LEAST_SHARE * total else 0.0

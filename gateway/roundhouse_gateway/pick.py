@@ -5,7 +5,8 @@
 
 (a, q) is the shape of prefill cost of one model on one kind of GPU, f and b are what one replica makes of it
 (`learning`). Load that an engine reports beyond everybody's books counts as unknown requests at mean cost. Replicas
-that answer are ranked before stale ones, those before hung ones, and those before ones whose breaker is open; what is
+that have the request's adapter loaded are ranked before those that must load it, answering ones before stale ones,
+those before hung ones, and those before ones whose breaker is open; what is
 not a candidate at all (terminating, draining, still starting) is left out. Totals within two milliseconds of the best
 are one near-tie: a conversation then keeps its replica by rendezvous hash, anything else is spread at random.
 
@@ -33,9 +34,10 @@ class Standing(IntEnum):
     """Rank class of a candidate; lower goes first."""
 
     GOOD = 0
-    STALE = 1
-    HUNG = 2
-    BROKEN = 3
+    UNLOADED = 1
+    STALE = 2
+    HUNG = 3
+    BROKEN = 4
 
 
 class Reason(StrEnum):
@@ -46,6 +48,7 @@ class Reason(StrEnum):
     LOAD = "load"
     AFFINITY = "affinity"
     RANDOM = "random"
+    ADAPTER = "adapter"
     STALE = "stale"
     HUNG = "hung"
     BROKEN = "breaker"
@@ -56,7 +59,12 @@ _ONLY: Final = Reason.ONLY  # an enum's members are looked up slowly
 _RANDOM: Final = Reason.RANDOM
 _AFFINITY: Final = Reason.AFFINITY
 _GOOD: Final = Standing.GOOD
-_REASON_OF = {Standing.STALE: Reason.STALE, Standing.HUNG: Reason.HUNG, Standing.BROKEN: Reason.BROKEN}
+_REASON_OF = {
+    Standing.UNLOADED: Reason.ADAPTER,
+    Standing.STALE: Reason.STALE,
+    Standing.HUNG: Reason.HUNG,
+    Standing.BROKEN: Reason.BROKEN,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +85,8 @@ class ReplicaFacts:
     """What is known of one replica at the last look. ``state`` is its lease's, None when it has none.
 
     ``closed_until``: its breaker lets nothing through before (monotonic seconds). ``unknown_waiting`` and
-    ``unknown_running``: requests that its engine reported beyond the sum of the books. ``standing`` follows from the
-    rest but for the breaker; None: not a candidate.
+    ``unknown_running``: requests that its engine reported beyond the sum of the books. ``adapters``: those loaded.
+    ``standing`` follows from the rest, but for the breaker and the adapter that is asked for; None: not a candidate.
     """
 
     name: str
@@ -91,6 +99,7 @@ class ReplicaFacts:
     closed_until: float = 0.0
     unknown_waiting: int = 0
     unknown_running: int = 0
+    adapters: frozenset[str] = frozenset()
     standing: Standing | None = field(init=False)
 
     def __post_init__(self) -> None:
@@ -165,10 +174,12 @@ def pick(
     *,
     random: Random,
     mean: MeanRequest = NOTHING_KNOWN,
+    adapter: str = "",
 ) -> list[Choice]:
     """Rank the candidates, best first; empty when there is none.
 
-    ``loads[i]`` and ``cached[i]`` (prompt tokens predicted to be in its cache) belong to ``replicas[i]``.
+    ``loads[i]`` (of the request's priority and above) and ``cached[i]`` (prompt tokens predicted to be in its cache)
+    belong to ``replicas[i]``. ``adapter``: the one that the request wants, empty for none.
     """
     if not len(replicas) == len(loads) == len(cached):
         raise ValueError("a replica without its load or its cached tokens")
@@ -178,6 +189,8 @@ def pick(
         standing = replica.standing
         if standing is None:
             continue
+        if adapter and standing is Standing.GOOD and adapter not in replica.adapters:
+            standing = Standing.UNLOADED
         if replica.closed_until > now:
             standing = Standing.BROKEN
         load, known = loads[i], cached[i]

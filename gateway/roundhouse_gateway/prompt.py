@@ -11,13 +11,16 @@ from typing import Any, Final
 from roundhouse_kv.errors import RenderError
 from roundhouse_kv.keys import CHUNK_BYTES, chain_keys, root_key
 from roundhouse_kv.render import Renderer
+from roundhouse_kv.token_table import TokenTable
 from xxhash import xxh3_64_intdigest
 
-from roundhouse_gateway.tokens import TextSize, TokenRatios, text_size
+from roundhouse_gateway.tokens import Estimate, TextSize, TokenRatios, text_size
 
 CHAT: Final = "/v1/chat/completions"
 HISTORY_ROOT: Final = "history"
 """Stands for the profile digest in the root of keys that no engine event can match."""
+
+NO_TABLES: Final[Mapping[str, TokenTable]] = {}
 
 
 class Prompt:
@@ -38,12 +41,15 @@ class Prompt:
 
     def estimate(self, ratios: TokenRatios) -> None:
         """Set ``tokens``, and what `cached_tokens` goes by."""
-        self._estimate = ratios.estimate(self.size)
         if self.exact_tokens is None:
+            self._estimate = ratios.estimate(self.size)
             self.tokens = self._estimate.tokens
+        else:
+            ratio = self.exact_tokens / max(1, self.size.bytes)
+            self._estimate = Estimate(self.exact_tokens, self.size, ratio, ratio)
 
     def cached_tokens(self, matched_bytes: int, block_size: int) -> int:
-        return self._estimate.cached_tokens(matched_bytes, block_size)
+        return self._estimate.cached_tokens(matched_bytes, block_size, self.data)
 
     def affinity(self) -> int | None:
         """Hash of the prompt up to the end of the last assistant message; None when this is the first turn."""
@@ -54,8 +60,14 @@ class Prompt:
         return xxh3_64_intdigest(self.data[: at + len(said)] if at >= 0 else said)
 
 
-def read_prompt(fields: Mapping[str, Any], path: str, renderer: Renderer | None, digest: str) -> Prompt:
-    """Never raises. ``digest`` names the profile that ``renderer`` was made of."""
+def read_prompt(
+    fields: Mapping[str, Any],
+    path: str,
+    renderer: Renderer | None,
+    digest: str,
+    tables: Mapping[str, TokenTable] = NO_TABLES,
+) -> Prompt:
+    """Never raises. ``digest`` names the profile that ``renderer`` was made of; ``tables``: token tables by profile."""
     if path == CHAT and renderer is not None and renderer.encode_text is not None:
         planned: str | None = renderer.known_plans.fill(fields)
         if planned is None:
@@ -72,6 +84,9 @@ def read_prompt(fields: Mapping[str, Any], path: str, renderer: Renderer | None,
     if path != CHAT:
         prompt = fields.get("prompt")
         if isinstance(prompt, list):
+            ids = _ids(prompt)
+            if ids:
+                return _of_ids(ids, tables.get(digest) if renderer is not None else None, digest, _salt(fields))
             if len(prompt) != 1 or not isinstance(prompt[0], str):
                 return _several(prompt)
             fields = {**fields, "prompt": prompt[0]}
@@ -107,8 +122,22 @@ def _salt(fields: Mapping[str, Any]) -> str:
     return salt if isinstance(salt, str) else ""
 
 
+def _ids(prompt: list[Any]) -> list[int]:
+    """The token ids of a single prompt that came as such; else none."""
+    ids = prompt[0] if len(prompt) == 1 and isinstance(prompt[0], list) else prompt
+    return ids if all(type(each) is int for each in ids) else []
+
+
+def _of_ids(ids: list[int], table: TokenTable | None, digest: str, salt: str) -> Prompt:
+    """Token ids have keys where it is known what they spell. Ids that the tokenizer would not have made of that text
+    look cached and are not; the agent leaves them out of the index, so this errs for such prompts alone."""
+    data = table.spell(ids) if table is not None else b""
+    keys = chain_keys(data, root_key(digest, "", salt)) if data else []
+    return Prompt(data, TextSize(len(data)), keys, exact_tokens=len(ids))
+
+
 def _several(prompts: list[Any]) -> Prompt:
-    """Several prompts, or token ids: sizes add up, nothing is predicted."""
+    """Several prompts: sizes add up, nothing is predicted."""
     texts: list[str] = []
     ids = 0
     for prompt in prompts:

@@ -115,6 +115,7 @@ class Replica:
             closed_until=self.breaker.closed_until,
             unknown_waiting=waiting,
             unknown_running=running,
+            adapters=frozenset(seen.lease.adapters) if seen is not None else frozenset(),
         )
 
     def distrusted(self, verdict: Verdict) -> None:

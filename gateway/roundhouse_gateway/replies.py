@@ -40,6 +40,8 @@ def error_reply(error: ApiError, *, request_id: bytes, keep_alive: bool, head_on
     headers = [b"x-request-id: " + request_id + b"\r\n"]
     if error.retry_after_s is not None:
         headers.append(b"retry-after: %d\r\n" % error.retry_after_s)
+    if error.status == 401:
+        headers.append(b"www-authenticate: Bearer\r\n")
     if error.allow is not None:
         headers.append(b"allow: " + error.allow.encode() + b"\r\n")
     return json_reply(error.status, error_object(error), headers, keep_alive=keep_alive, head_only=head_only)

@@ -27,11 +27,13 @@ class Route:
         self.service = service
         self.path = path
         self._random = random
-        digests = service.digests
-        self.prompt: Prompt = read_prompt(fields, path, service.renderer(digests[0]), digests[0])
+        digests, tables = service.digests, service.view.tables
+        self.prompt: Prompt = read_prompt(fields, path, service.renderer(digests[0]), digests[0], tables)
         self._prompts: dict[str, Prompt] | None = None
         if len(digests) > 1:
-            self._prompts = {digest: read_prompt(fields, path, service.renderer(digest), digest) for digest in digests}
+            self._prompts = {
+                digest: read_prompt(fields, path, service.renderer(digest), digest, tables) for digest in digests
+            }
         self.prompt.estimate(service.ratios)
         answer = _answer_tokens(fields, service.mean_completion)
         self.context_tokens = _choices(fields) * int(self.prompt.tokens + answer)

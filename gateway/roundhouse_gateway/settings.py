@@ -69,6 +69,8 @@ class Settings:
     redis_password: str | None = field(default=None, repr=False)
     catalogue_file: Path | None = None
     """Keeps the last catalogue, so that a gateway that starts while Redis is down still serves."""
+    api_keys: Path | None = None
+    """Folder of hashed API keys (see `api_keys`); None: everyone is served."""
     drain_timeout_s: float = 60.0
     """After SIGTERM: how long streams may go on before they end with an error event."""
     explain_headers: bool = True
@@ -90,6 +92,7 @@ _HELP = {
     "installation": "Roundhouse installation, the name space in Redis",
     "redis_url": "redis://, rediss:// or unix://; credentials: RH_REDIS_USERNAME and RH_REDIS_PASSWORD",
     "catalogue_file": "file that keeps the last catalogue",
+    "api_keys": "folder of hashed API keys, as `roundhouse keys create` makes them; without it everyone is served",
     "drain_timeout_s": "after SIGTERM, seconds until streams are ended",
     "log_level": "DEBUG, INFO, WARNING or ERROR",
 }
@@ -118,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     for name, text in _HELP.items():
         default = getattr(Settings(), name)
-        kind = Path if name == "catalogue_file" else type(default)
+        kind = Path if name in ("catalogue_file", "api_keys") else type(default)
         parser.add_argument(_option(name), dest=name, type=kind, default=default, help=text)
     parser.add_argument(
         "--explain-headers", action=argparse.BooleanOptionalAction, default=True, help="send x-roundhouse-* headers"

@@ -26,6 +26,7 @@ from roundhouse_kv.lease_store import LeaseStore, parse_leases
 from roundhouse_kv.names import Installation
 from roundhouse_kv.records import Lease, ServiceEntry, decode_record
 from roundhouse_kv.redis_link import RedisLink
+from roundhouse_kv.token_table import TokenTable, unpack_table
 from roundhouse_kv.view import SeenLease, ServiceView, member_uids
 
 __all__ = ["GatewayFeed", "SeenLease", "ServiceView"]
@@ -164,7 +165,18 @@ class GatewayFeed:
                     view.unreadable_profiles.add(digest)
                     continue
                 if profile is not None:
+                    if (table := await self._table(store, digest)) is not None:
+                        view.tables[digest] = table
                     view.profiles[digest] = profile
+
+    async def _table(self, store: LeaseStore, digest: str) -> TokenTable | None:
+        """Inflated in a thread: a big vocabulary takes tens of milliseconds."""
+        data = await store.read_table(digest)
+        try:
+            return None if data is None else await asyncio.to_thread(unpack_table, data)
+        except WireError as error:
+            log.warning("token_table_unreadable", extra={"digest": digest, "error": str(error)})
+            return None
 
     def _adopt(self, catalogue: Catalogue) -> None:
         now = self._clock()

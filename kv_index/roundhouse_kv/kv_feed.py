@@ -2,8 +2,9 @@
 
 Read, apply, look after suspect pods, pause: fuller reads cost less than many small ones. Only pods of the catalogue
 are indexed. One that is new, or suspect, gets its snapshot loaded and the log behind that snapshot replayed; the
-index skips what it has, so a replay can never do harm. What takes long (loading, growing the table) is done in slices
-or in a thread.
+index skips what it has, so a replay can never do harm. A snapshot that did not help, because what it lacks is no longer
+in the log, is deleted: the agent sees that and writes one that does. What takes long (loading, growing the table) is
+done in slices or in a thread.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from uuid import UUID
 
 from roundhouse_kv.errors import RedisUnavailable
 from roundhouse_kv.index import ServiceIndex
-from roundhouse_kv.kv_store import START, KvLogReader, StreamId, read_snapshots
+from roundhouse_kv.kv_store import START, KvLogReader, StreamId, discard_snapshot, read_snapshots
 from roundhouse_kv.kv_wire import KvBatch, KvSnapshot
 from roundhouse_kv.names import ServiceKeys
 from roundhouse_kv.redis_link import RedisLink
@@ -135,7 +136,10 @@ class KvFeed:
                 await self._apply(service, batches)
         now = self._clock()
         service.index.postpone(wanted, now)
-        if wanted - snapshots.keys() or any(not service.index.trusted(uid) for uid in wanted):
+        doubted = {uid for uid in wanted if not service.index.trusted(uid)}
+        for uid in doubted & snapshots.keys():
+            await discard_snapshot(self._link, service.keys, uid)
+        if doubted or wanted - snapshots.keys():
             await self._check(service)
 
     async def _check(self, service: _Followed) -> None:

@@ -154,6 +154,11 @@ async def read_snapshots(link: RedisLink, keys: ServiceKeys, pod_uids: Iterable[
     return found
 
 
+async def discard_snapshot(link: RedisLink, keys: ServiceKeys, pod_uid: UUID) -> None:
+    """Ask the pod's agent for a new one: it sees that its snapshot is gone and mends the log."""
+    await link.ask(link.client.unlink(keys.kv_snapshot(str(pod_uid))))
+
+
 def _decode(entries: Iterable[tuple[bytes, Mapping[bytes, bytes]]]) -> list[KvBatch]:
     batches: list[KvBatch] = []
     for stream_id, fields in entries:

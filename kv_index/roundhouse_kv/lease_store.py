@@ -51,9 +51,22 @@ class LeaseStore:
         )
         return digest
 
-    async def touch_profile(self, digest: str) -> bool:
-        """Refresh its time to live; False when it is gone and must be written again."""
-        return bool(await self._link.ask(self._link.client.expire(self._keys.profile(digest), PROFILE_TTL_S)))
+    async def write_table(self, digest: str, table: bytes) -> None:
+        """The packed token table that belongs to a profile; as long-lived."""
+        await self._link.ask(self._link.client.set(self._keys.token_table(digest), table, ex=PROFILE_TTL_S))
+
+    async def read_table(self, digest: str) -> bytes | None:
+        """None when the profile has none."""
+        table: bytes | None = await self._link.ask(self._link.client.get(self._keys.token_table(digest)))
+        return table
+
+    async def touch_profile(self, digest: str, *, table: bool = False) -> bool:
+        """Refresh its time to live, and that of its ``table``; False when one is gone and must be written again."""
+        pipe = self._link.client.pipeline(transaction=False)
+        pipe.expire(self._keys.profile(digest), PROFILE_TTL_S)
+        if table:
+            pipe.expire(self._keys.token_table(digest), PROFILE_TTL_S)
+        return all(await self._link.ask(pipe.execute()))
 
     async def read_profile(self, digest: str) -> Profile | None:
         """None when absent. Raises `WireError` when it cannot be read."""

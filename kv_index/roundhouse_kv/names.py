@@ -54,6 +54,9 @@ class ServiceKeys:
     def profile(self, digest: str) -> str:
         return f"{self.prefix}:profile:{digest}"
 
+    def token_table(self, digest: str) -> str:
+        return f"{self.prefix}:tokens:{digest}"
+
     @property
     def kv_log(self) -> str:
         return f"{self.prefix}:kvlog"

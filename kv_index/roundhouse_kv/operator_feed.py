@@ -50,6 +50,7 @@ class OperatorFeed:
         self._demand_store = DemandStore(link, installation)
         self._followed: dict[str, tuple[str, ...]] = {}
         self._leases: dict[str, dict[str, Lease]] = {}
+        self._unreadable: dict[str, frozenset[str]] = {}
         self._demand: dict[str, dict[int, Demand]] = {}
         self._gateways: dict[int, GatewayBeat] = {}
         self._expected: tuple[int, int] | None = None
@@ -67,6 +68,7 @@ class OperatorFeed:
     def forget(self, service_key: str) -> None:
         self._followed.pop(service_key, None)
         self._leases.pop(service_key, None)
+        self._unreadable.pop(service_key, None)
         self._demand.pop(service_key, None)
 
     def expect(self, stamp: tuple[int, int] | None) -> None:
@@ -77,6 +79,10 @@ class OperatorFeed:
     def leases(self, service_key: str) -> Mapping[str, Lease]:
         """By replica uid."""
         return self._leases.get(service_key, {})
+
+    def unreadable(self, service_key: str) -> frozenset[str]:
+        """Uids of replicas that have a lease which cannot be read: their agents are of another major version."""
+        return self._unreadable.get(service_key, frozenset())
 
     def demand(self, service_key: str) -> Mapping[int, Demand]:
         """By gateway incarnation; a gateway that does not report is absent."""
@@ -124,13 +130,20 @@ class OperatorFeed:
         answers = await self._link.ask(pipe.execute())
         for (key, uids), values in zip(asked, answers, strict=True):
             if self._followed.get(key) == uids:
-                self._take(key, parse_leases(uids, values))
+                leases = parse_leases(uids, values)
+                present = {uid for uid, data in zip(uids, values, strict=True) if data is not None}
+                self._take(key, leases, frozenset(present - leases.keys()))
 
-    def _take(self, key: str, found: dict[str, Lease]) -> None:
-        before = self._leases[key]
-        after = found if self._link.settled else before | found
-        self._leases[key] = after
-        if before.keys() != after.keys() or any(_shown(before[uid]) != _shown(after[uid]) for uid in after):
+    def _take(self, key: str, found: dict[str, Lease], unreadable: frozenset[str]) -> None:
+        before, unread = self._leases[key], self._unreadable.get(key, frozenset())
+        after = found if self._link.settled else {uid: lease for uid, lease in before.items() if uid not in unreadable}
+        after |= found
+        self._leases[key], self._unreadable[key] = after, unreadable
+        if (
+            unread != unreadable
+            or before.keys() != after.keys()
+            or any(_shown(before[uid]) != _shown(after[uid]) for uid in after)
+        ):
             self._on_change(key)
 
     async def _read_demand(self) -> None:

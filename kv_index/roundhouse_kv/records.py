@@ -12,7 +12,7 @@ import xxhash
 from roundhouse_kv.errors import WireError
 
 RECORD_VERSION: Final = 1
-READABLE_VERSIONS: Final = frozenset({1})
+READABLE_VERSIONS: Final = frozenset({RECORD_VERSION - 1, RECORD_VERSION})
 
 ReplicaState = Literal["starting", "ready", "draining", "drained", "stopped"]
 
@@ -94,6 +94,7 @@ class Profile(Record, frozen=True, kw_only=True):
 
     ``message_rules`` names the normalisation of messages before the template (``vllm-1``). ``exact`` False means
     history-only routing, for the ``reason`` given. ``variables`` are the template's special-token variables.
+    ``tokens_per_ascii_byte`` and ``tokens_per_other_byte``: the tokenizer's on sample text, 0 when not known.
     """
 
     text: TextRules | None
@@ -109,6 +110,8 @@ class Profile(Record, frozen=True, kw_only=True):
     hidden_size: int = 0
     kv_bytes_per_token: int = 0
     max_model_len: int = 0
+    tokens_per_ascii_byte: float = 0.0
+    tokens_per_other_byte: float = 0.0
 
     @property
     def digest(self) -> str:

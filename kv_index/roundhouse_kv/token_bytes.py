@@ -20,11 +20,13 @@ _NORMALIZERS: Final = ("NFC", "NFD", "NFKC", "NFKD", "Lowercase")
 _CUTTING: Final = ("Split", "Digits", "Punctuation", "UnicodeScripts", "FixedLength")
 _BYTE_TOKEN: Final = re.compile(r"<0x([0-9A-F]{2})>")
 
+Entries = list[bytes | None]
+
 
 class TokenBytes:
     """``opaque`` holds ids that stand for unknown text (``<unk>``): a chain of keys ends there."""
 
-    def __init__(self, table: list[bytes | None], rules: TextRules, opaque: frozenset[int]) -> None:
+    def __init__(self, table: Entries, rules: TextRules, opaque: frozenset[int]) -> None:
         self._table = table
         self.rules = rules
         self.opaque = opaque
@@ -53,6 +55,10 @@ class TokenBytes:
         except (IndexError, TypeError) as error:
             unknown = [i for i in wanted if not 0 <= i < len(table) or table[i] is None]
             raise KeyError(f"the tokenizer has no token {unknown[0]}") from error
+
+    def known(self) -> Entries:
+        """By id, None where a chain of keys ends."""
+        return [None if number in self.opaque else entry for number, entry in enumerate(self._table)]
 
     def __len__(self) -> int:
         return len(self._table)

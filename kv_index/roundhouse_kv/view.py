@@ -9,6 +9,7 @@ from roundhouse_kv.books import Books
 from roundhouse_kv.index import ServiceIndex
 from roundhouse_kv.names import ServiceKeys
 from roundhouse_kv.records import Lease, Member, Profile, ServiceEntry
+from roundhouse_kv.token_table import TokenTable
 
 STALE_AFTER_S: Final = 2.5
 
@@ -24,7 +25,7 @@ class SeenLease:
 
 @dataclass(slots=True)
 class ServiceView:
-    """Updated in place; ``leases`` by replica uid, ``profiles`` by digest.
+    """Updated in place; ``leases`` by replica uid, ``profiles`` and token ``tables`` by digest.
 
     ``leases`` holds members of the catalogue only, and only those that were heard at all.
     """
@@ -35,6 +36,7 @@ class ServiceView:
     books: Books
     leases: dict[str, SeenLease] = field(default_factory=dict)
     profiles: dict[str, Profile] = field(default_factory=dict)
+    tables: dict[str, TokenTable] = field(default_factory=dict)
     unreadable_profiles: set[str] = field(default_factory=set)
 
     @property
@@ -82,6 +84,7 @@ class ServiceView:
         named = {seen.lease.profile for seen in self.leases.values()}
         for digest in self.profiles.keys() - named:
             del self.profiles[digest]
+            self.tables.pop(digest, None)
         self.unreadable_profiles &= named
 
 

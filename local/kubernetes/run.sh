@@ -8,7 +8,7 @@ example=$(realpath "${1:-$root/examples/smollm2.yaml}") port=${PORT:-8080} api_p
 enter() { "$here/enter.sh" "$@"; }
 step() { printf '%4ss  %s\n' "$SECONDS" "$*"; }
 # image_id NAME: the tag stays the same, so this is what replaces pods when their image has changed
-image_id() { cut -d' ' -f2 "$cache/images/$1.id" | cut -c1-12; }
+image_id() { sed 's/.* //' "$data/node-1/imported-$1" | cut -c1-12; }
 SECONDS=0
 
 step "Kubernetes"
@@ -16,8 +16,8 @@ step "Kubernetes"
 step "images"
 images=(operator gateway agent valkey)
 grep -q 'name: *sim' "$example" && images+=(sim) || images+=(engine)
-mapfile -t archives < <("$here/images.sh" "${images[@]}")
-"$here/import.sh" "${archives[@]}"
+"$here/images.sh" "${images[@]}"
+"$here/import.sh" "${images[@]}"
 step "model"
 "${PYTHON:-python3}" "$here/models.py" "$example" "$cache/models"
 step "chart"

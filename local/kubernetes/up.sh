@@ -5,8 +5,7 @@
 # later up.sh goes on from the same data; enter.sh runs a command in the first node.
 set -eu
 . "$(dirname "$(realpath "$0")")/places.sh"
-[ ! -e /sys/fs/cgroup/cgroup.controllers ] || die "made for cgroup v1 or hybrid; this machine has v2 alone: use make kind"
-[ "$(id -u)" = 0 ] || die "needs root"
+"$here/check.sh"
 bin=$("$here/build.sh")
 mkdir -p "$data"
 cgroup=devnode-$(printf %s "$data" | cksum | cut -d' ' -f1)

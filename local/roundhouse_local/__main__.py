@@ -37,6 +37,10 @@ def _run(options: argparse.Namespace) -> int:
             for path in write_crds(options.folder):
                 print(path)
             return 0
+        case "keys":
+            from roundhouse_local.cli.keys import run_keys
+
+            return run_keys(options)
         case "logs":
             from roundhouse_local.cli.logs import run_logs
 

@@ -28,6 +28,8 @@ POD = Kind("v1", "Pod", "pods")
 SECRET = Kind("v1", "Secret", "secrets")
 CONFIG_MAP = Kind("v1", "ConfigMap", "configmaps")
 EVENT = Kind("v1", "Event", "events")
+POD_DISRUPTION_BUDGET = Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
+NETWORK_POLICY = Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
 
 
 class ClusterError(Exception):

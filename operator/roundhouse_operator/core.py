@@ -4,15 +4,17 @@ Everything here only decides *when* to look at a service; what to do about it is
 second one that takes over, loses nothing: all state is in the cluster, and Redis is filled again from it.
 
 Tasks of one `OperatorCore`: the sources; the workers; a resync that lists the services anew now and then; the feed that
-reads leases once a second; a look at the health of Redis and sources; the catalogue's publisher. One owner, the `run`
-coroutine, awaits them all; the first that fails ends the rest.
+reads leases once a second; a look at the health of Redis and sources, and one at loads; the catalogue's publisher. One
+owner, the `run` coroutine, awaits them all; the first that fails ends the rest.
 """
 
 import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
+from roundhouse_kv.acl_store import AclStore
 from roundhouse_kv.catalogue_store import CatalogueStore
 from roundhouse_kv.errors import RedisUnavailable
 from roundhouse_kv.lease_store import LeaseStore
@@ -20,7 +22,9 @@ from roundhouse_kv.names import Installation
 from roundhouse_kv.operator_feed import OperatorFeed
 from roundhouse_kv.redis_link import RedisLink
 
+from roundhouse_operator.access import Access
 from roundhouse_operator.agents import Agents, HttpAgents
+from roundhouse_operator.autoscaler import Autoscaler
 from roundhouse_operator.catalogue import CataloguePublisher
 from roundhouse_operator.cluster import ENGINE_REPLICA, INFERENCE_SERVICE, POD, Cluster, ClusterError
 from roundhouse_operator.errors import SourceEnded
@@ -37,7 +41,8 @@ log = logging.getLogger(__name__)
 class OperatorCore:
     """``run`` until cancelled.
 
-    ``make_sources`` is given what hears the keys; by default the cluster's own watches are used. ``may_lead``: this
+    ``make_sources`` is given what hears the keys, and what hears that some may be missing; by default the cluster's own
+    watches are used. ``may_lead``: this
     process still leads; asked before a new term is taken. ``heard`` is when the API server last answered or reported.
     """
 
@@ -48,7 +53,7 @@ class OperatorCore:
         settings: Settings,
         *,
         agents: Agents | None = None,
-        make_sources: Callable[[Callable[[str], None]], Sequence[Source]] | None = None,
+        make_sources: Callable[[Callable[[str], None], Callable[[], None]], Sequence[Source]] | None = None,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
         may_lead: Callable[[], bool] = lambda: True,
@@ -70,8 +75,10 @@ class OperatorCore:
         self.feed = OperatorFeed(
             link, self._installation, on_change=self.queue.add, on_republish=self.publisher.republish
         )
+        self.autoscaler = Autoscaler()
         self._redis_healthy_at = monotonic()
-        self.sources = make_sources(self.queue.add) if make_sources else self._make_watches()
+        self._gap = asyncio.Event()
+        self.sources = make_sources(self.queue.add, self._gap.set) if make_sources else self._make_watches()
         self._listed_at = monotonic()
         self._unheard_since: float | None = None
 
@@ -86,6 +93,7 @@ class OperatorCore:
                     self._resync(reconciler),
                     self.feed.run(),
                     self._watch_health(reconciler),
+                    self._watch_loads(),
                     self.publisher.run(),
                 ]
             )
@@ -112,6 +120,8 @@ class OperatorCore:
             redis_healthy=self.redis_healthy,
             wrote=self._wrote,
             clock=self._clock,
+            access=Access(self._cluster, AclStore(self._link, self._settings.installation), self._settings),
+            autoscaler=self.autoscaler,
         )
 
     def _make_watches(self) -> list[Source]:
@@ -149,7 +159,7 @@ class OperatorCore:
             for service in services:
                 key = own_key(service)
                 keys.add(key)
-                for other in reconciler.served_names.claim(key, service):
+                for other in reconciler.claim(key, service):
                     self.queue.add(other)
         self._listed_at = self._monotonic()
         return keys
@@ -177,29 +187,47 @@ class OperatorCore:
                 self.publisher.seen(key)
 
     async def _resync(self, reconciler: Reconciler) -> None:
-        """Finds what no watch reported: services deleted while one was broken, Secrets that somebody changed."""
+        """Finds what no watch reported: what was deleted while one was broken, Secrets that somebody changed."""
         while True:
-            await asyncio.sleep(self._settings.resync_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.resync_s):
+                    await self._gap.wait()
+                    await asyncio.sleep(self._settings.gap_pause_s)  # a list tells of many objects
+            self._gap.clear()
             try:
                 keys = await self._list_services(reconciler)
             except ClusterError as error:
                 log.warning("resync_failed", extra={"error": str(error)})
                 continue
-            reconciler.forget_secrets()
+            reconciler.forget()
             for key in keys | reconciler.served_names.services() | set(self.publisher.entries()):
                 if self._watched(key):
                     self.queue.add(key)
 
     async def _watch_health(self, reconciler: Reconciler) -> None:
         """Services say whether their live data is fresh. Watches that do not report our own writes end everything."""
-        healthy = True
+        healthy, generation = True, self._link.generation
         while True:
             await asyncio.sleep(self._settings.health_poll_s)
-            if self.redis_healthy() != healthy:
-                healthy = not healthy
+            other_redis = self._settings.redis_acl and generation not in (0, self._link.generation)
+            generation = self._link.generation
+            if self.redis_healthy() != healthy or other_redis:
+                healthy = self.redis_healthy()
+                if other_redis:  # it may not know the agents' users
+                    reconciler.forget()
                 for key in reconciler.served_names.services():
                     self.queue.add(key)
             self._check_watches()
+
+    async def _watch_loads(self) -> None:
+        """Services that scale by themselves are planned for when their number of replicas should change."""
+        while True:
+            await asyncio.sleep(self._settings.scaling_poll_s)
+            fresh = self.redis_healthy() and self._link.healthy
+            for key in self.autoscaler.services():
+                leases = self.feed.leases(key) if fresh else {}
+                if self.autoscaler.look(key, leases, self.feed.demand(key), self._clock()):
+                    self.queue.add(key)
 
     def _check_watches(self) -> None:
         if self._unheard_since is None:

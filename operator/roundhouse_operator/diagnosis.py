@@ -18,6 +18,7 @@ RETRY_GRACE_S = 20.0
 """A fetch that failed before and runs for this long again is fetching; a shorter run may be the next failure."""
 
 _IMAGE_ERRORS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable")
+_KILLED = (137, 143)
 _CONFIG_ERRORS = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
 _FATES = {
     Fate.NEW: (Reason.STARTING, "waiting for its pod"),
@@ -91,7 +92,12 @@ def _unscheduled(pod: Obj) -> Iterator[Diagnosis]:
         return
     said = str(scheduled.get("message") or "no node fits")
     gpus = _gpu_request(pod)
-    if gpus and (gpus[0] in said or "affinity" in said):
+    if "persistentvolumeclaim" in said.lower():
+        remedy = "create the claim of spec.modelCache, or see `kubectl describe pvc` for why it has no volume"
+        yield Diagnosis(Reason.VOLUME_PENDING, f"{said} — {remedy}")
+    elif "volume node affinity conflict" in said or "Multi-Attach" in said:
+        yield Diagnosis(Reason.VOLUME_PENDING, f"{said} — use a claim that many nodes may mount (ReadWriteMany)")
+    elif gpus and (gpus[0] in said or "affinity" in said):
         resource, count = gpus
         remedy = f"free {count} × {resource} on one node, add a node, or lower spec.resources.gpus or spec.replicas"
         if "affinity" in said:
@@ -175,11 +181,18 @@ def _last_words(last: Exit | None) -> str:
         return "no message"
     if last.reason == "OOMKilled":
         return "out of memory (OOMKilled)"
+    if last.code in _KILLED and last.reason != "Completed":
+        said = last_line(last.message)
+        return f"{said}; it was killed (exit code {last.code})" if said else f"killed (exit code {last.code})"
     return last_line(last.message) or f"exit code {last.code}"
 
 
 def _remedy(last: Exit) -> str:
-    return "; raise spec.resources.memory" if last.reason == "OOMKilled" else ""
+    if last.reason == "OOMKilled":
+        return "; raise spec.resources.memory"
+    if last.code in _KILLED:
+        return "; a node kills an engine that did not answer /health for a minute, or did not start within the hour"
+    return ""
 
 
 def _times(count: int) -> str:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from roundhouse_engines.errors import BadEngineSpec
 from roundhouse_engines.launch import ENGINE_PORT, LaunchPlan, LaunchRequest, load_launch
 
 from roundhouse_operator.api.service import InferenceService, InferenceServiceSpec
@@ -46,9 +47,27 @@ def effective(spec: InferenceServiceSpec, settings: Settings) -> Effective:
     )
 
 
+def engine_image(wanted: Effective, settings: Settings) -> str:
+    """Raises `BadEngineSpec` when a version is asked for of an image that has none."""
+    engine, image = wanted.spec.engine, settings.image(wanted.engine)
+    if engine and engine.image:
+        return engine.image
+    if not (engine and engine.version):
+        return image
+    if "@" in image:
+        raise BadEngineSpec(
+            f"spec.engine.version: this installation's image {image} is pinned by digest; use spec.engine.image"
+        )
+    head, slash, last = image.rpartition("/")
+    name, _, tag = last.partition(":")
+    lead = "v" if tag.startswith("v") and not engine.version.startswith("v") else ""
+    return f"{head}{slash}{name}:{lead}{engine.version}"
+
+
 def launch_plan(service: InferenceService, settings: Settings) -> LaunchPlan:
     """Raises `BadEngineSpec` when the engine cannot be started like this."""
     wanted = effective(service.spec, settings)
+    engine_image(wanted, settings)
     return load_launch(wanted.engine).plan(
         LaunchRequest(
             model_path=wanted.model_path,

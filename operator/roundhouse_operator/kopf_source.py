@@ -2,15 +2,16 @@
 
 kopf runs in a thread and an event loop of its own, because at its end it cancels every task of its loop. Only stateless
 ``on.event`` handlers are used: no finalizers, no annotations, no handler state in the objects. It does not report what
-was deleted while a watch was broken, so the operator also lists everything now and then, and it may go on without
-watching when a part of it has failed, so the operator expects to hear of its own writes (both in `OperatorCore`).
+was deleted while a watch was broken; but it then lists anew, and tells of objects that were told of before as if they
+were new, so that the operator can look after everything at once. It may go on without watching when a part of it has
+failed, so the operator expects to hear of its own writes (in `OperatorCore`).
 """
 
 import asyncio
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import kopf
 
@@ -21,6 +22,7 @@ from roundhouse_operator.settings import Settings
 from roundhouse_operator.sources import labelled_key, own_key
 
 END_TIMEOUT_S = 10.0
+_IDENTITY = "roundhouse-operator"  # else kopf asks who the user is, and a container's user has no name
 _KEYS: dict[Kind, Callable[[Obj], str | None]] = {
     INFERENCE_SERVICE: own_key,
     ENGINE_REPLICA: labelled_key,
@@ -29,13 +31,23 @@ _KEYS: dict[Kind, Callable[[Obj], str | None]] = {
 
 
 class KopfSource:
-    """``run`` until cancelled; raises when kopf ends by itself. ``heard`` is when an object was last reported."""
+    """``run`` until cancelled; raises when kopf ends by itself. ``heard`` is when an object was last reported.
+
+    ``on_gap``: a watch was broken, and what was deleted meanwhile will not be told.
+    """
 
     def __init__(
-        self, settings: Settings, on_key: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic
+        self,
+        settings: Settings,
+        on_key: Callable[[str], None],
+        on_gap: Callable[[], None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
         self._on_key = on_key
+        self._on_gap = on_gap
+        self._known: set[str] = set()
         self._clock = clock
         self.heard = clock()
 
@@ -62,6 +74,7 @@ class KopfSource:
                     clusterwide=not self._settings.namespaces,
                     namespaces=list(self._settings.namespaces),
                     standalone=True,
+                    identity=cast(Any, _IDENTITY),
                     stop_flag=stop,
                 )
             )
@@ -76,16 +89,23 @@ class KopfSource:
             labels = None if kind == INFERENCE_SERVICE else {MANAGED_BY: OURS[MANAGED_BY]}
             group, _, version = kind.api_version.rpartition("/")
 
-            def handler(body: Any, key_of: Callable[[Obj], str | None] = key_of, **_: Any) -> None:
-                loop.call_soon_threadsafe(self._heard, key_of(body))
+            def handler(body: Any, type: str | None, key_of: Callable[[Obj], str | None] = key_of, **_: Any) -> None:
+                loop.call_soon_threadsafe(self._heard, key_of(body), str(body["metadata"]["uid"]), type)
 
             kopf.on.event(group, version, kind.plural, labels=labels, registry=registry, id=f"{kind.plural}-changed")(
                 _asynchronous(handler)
             )
         return registry
 
-    def _heard(self, key: str | None) -> None:
+    def _heard(self, key: str | None, uid: str, change: str | None) -> None:
+        """``change`` None: from a list."""
         self.heard = self._clock()
+        if change is None and uid in self._known:
+            self._on_gap()
+        if change == "DELETED":
+            self._known.discard(uid)
+        else:
+            self._known.add(uid)
         if key is not None:
             self._on_key(key)
 

@@ -34,6 +34,16 @@ def replica_name(service: str, service_uid: str, revision: str, taken: Collectio
     return name
 
 
+def companion_name(service: str) -> str:
+    """Of the objects that a service has once."""
+    return f"{service}-roundhouse"
+
+
+def agent_user(installation: str, namespace: str) -> str:
+    """User of Redis for the agents of one namespace."""
+    return f"rh-{hashlib.sha256(f'{installation}/{namespace}'.encode()).hexdigest()[:16]}"
+
+
 def _suffix(text: str) -> str:
     number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
     letters = []

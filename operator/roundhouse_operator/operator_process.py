@@ -77,7 +77,7 @@ class OperatorProcess:
                     cluster,
                     link,
                     settings,
-                    make_sources=lambda on_key: [KopfSource(settings, on_key)],
+                    make_sources=lambda on_key, on_gap: [KopfSource(settings, on_key, on_gap)],
                     may_lead=lambda: leader.leads,
                 )
                 await run_together([core.run(), self._hold(leader)])

@@ -1,10 +1,12 @@
 """The command line of ``roundhouse-operator``, turned into settings."""
 
 import argparse
+import json
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from roundhouse_engines.launch import ENGINE_KINDS
 
@@ -38,6 +40,9 @@ def parse_options(argv: Sequence[str], env: Mapping[str, str]) -> Options:
         redis_username=env.get("RH_REDIS_USERNAME", ""),
         redis_password=env.get("RH_REDIS_PASSWORD", ""),
         namespaces=tuple(dict.fromkeys(given.watch_namespace)),
+        redis_acl=given.redis_acl,
+        network_policies=given.network_policies,
+        metrics_from=_peers(given.metrics_from),
         gateway_url=f"{given.gateway_url.rstrip('/')}/v1" if given.gateway_url else "",
         images=images,
         default_cache_path=given.model_cache,
@@ -52,6 +57,16 @@ def _engine_image(text: str) -> tuple[str, str]:
     if not found or kind not in ENGINE_KINDS or not image:
         raise BadSettings(f"--engine-image {text!r}: write KIND=IMAGE with KIND one of {', '.join(ENGINE_KINDS)}")
     return kind, image
+
+
+def _peers(text: str) -> tuple[dict[str, Any], ...]:
+    try:
+        peers = json.loads(text)
+    except ValueError:
+        peers = None
+    if not isinstance(peers, list) or not all(isinstance(peer, dict) and peer for peer in peers):
+        raise BadSettings(f"--metrics-from {text!r}: write a JSON list of NetworkPolicyPeers that are not empty")
+    return tuple(peers)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -72,6 +87,15 @@ def _parser() -> argparse.ArgumentParser:
     add("--agent-image", default="", help="image of the agent beside each engine")
     add("--engine-image", action="append", default=[], metavar="KIND=IMAGE", help="image of an engine kind")
     add("--model-cache", default="", metavar="PATH", help="folder of the nodes for models of services that say nothing")
+    add("--redis-acl", action="store_true", help="give the agents of each namespace a Redis user of their own; ours"
+        " must be allowed to ACL SETUSER")  # fmt: skip
+    add("--network-policies", action="store_true", help="keep a NetworkPolicy per InferenceService")
+    add(
+        "--metrics-from",
+        default="[]",
+        metavar="JSON",
+        help="NetworkPolicyPeers that may scrape engines and agents, too",
+    )
     add("--workers", type=int, default=16, help="services reconciled at the same time")
     add("--port", type=int, default=8082, help="port of /healthz, /readyz and /metrics")
     add("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"], help="least level that is logged")

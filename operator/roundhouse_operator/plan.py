@@ -14,6 +14,9 @@ from roundhouse_kv.records import ServiceEntry
 
 from roundhouse_operator.api.parse import parse_service
 from roundhouse_operator.api.service import InferenceService
+from roundhouse_operator.autoscale import Bounds, Decision, decide
+from roundhouse_operator.autoscale import Situation as Scale
+from roundhouse_operator.autoscaler import Subject
 from roundhouse_operator.cluster import ENGINE_REPLICA, POD, Kind, Obj
 from roundhouse_operator.conditions import Verdict
 from roundhouse_operator.diagnosis import Diagnosis, diagnose
@@ -29,7 +32,8 @@ from roundhouse_operator.replica_status import replica_status
 from roundhouse_operator.replica_view import Fate, ReplicaView, view_replicas
 from roundhouse_operator.revision import revision
 from roundhouse_operator.rollout import Goal, Moves, choose
-from roundhouse_operator.service_status import Situation, service_status
+from roundhouse_operator.scaling_status import fixed_verdict, remembered, scaling_verdict
+from roundhouse_operator.service_status import COUNTED, Situation, service_status
 from roundhouse_operator.settings import Settings
 from roundhouse_operator.timestamps import from_timestamp, to_timestamp
 
@@ -40,6 +44,7 @@ class Observed:
 
     ``missing_secret``: the Secret that the spec names and that is not there. ``lost_names``: served names that another
     service has, with its ``namespace/name``. ``refusals``: the API's words when it refused to create that object.
+    ``conflict``: what somebody else manages in our own objects. ``contender``: another installation that wants it.
     """
 
     service: Obj
@@ -48,6 +53,8 @@ class Observed:
     missing_secret: str = ""
     lost_names: Mapping[str, str] = field(default_factory=dict)
     refusals: Mapping[str, str] = field(default_factory=dict)
+    conflict: str = ""
+    contender: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +90,7 @@ class Undrain:
 class Plan:
     """Carried out in the order of the fields, statuses last and only where they differ.
 
-    ``statuses`` by EngineReplica name. ``entry`` goes into the catalogue.
+    ``statuses`` by EngineReplica name. ``entry`` goes into the catalogue. ``scaling``: whose loads to follow.
     """
 
     create: tuple[tuple[Kind, Obj], ...] = ()
@@ -94,6 +101,7 @@ class Plan:
     status: dict[str, Any] | None = None
     statuses: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     entry: ServiceEntry | None = None
+    scaling: Subject | None = None
     requeue_after: float | None = None
 
 
@@ -119,6 +127,7 @@ class _Planner:
         self.orphans = [pod for pod in orphans if not is_overdue(pod, now, settings.overdue_s)]
         self.service: InferenceService | None = None
         self.problem = self._read_spec()
+        self.decision = self._decide()
         self.diagnoses = [diagnose(view, now, observed.refusals) for view in self.views]
 
     def plan(self) -> Plan:
@@ -144,6 +153,7 @@ class _Planner:
                 if view not in moves.drop and view not in moves.kill
             },
             entry=self._entry(),
+            scaling=self._subject(),
             requeue_after=self._requeue_after(moves, situation, status),
         )
 
@@ -179,13 +189,36 @@ class _Planner:
         surge = rollout.max_surge if rollout else None
         unavailable = rollout.max_unavailable if rollout else None
         return Goal(
-            replicas=1 if spec.replicas is None else spec.replicas,
+            replicas=self.decision.replicas if self.decision else 1 if spec.replicas is None else spec.replicas,
             revision=revision(spec),
             max_surge=surge or 0,
             max_unavailable=1 if unavailable is None else unavailable,
             can_make=not blocked,
             may_replace=may_replace,
         )
+
+    def _bounds(self) -> Bounds | None:
+        scaling = self.service.spec.scaling if self.service else None
+        return Bounds.of(scaling) if scaling else None
+
+    def _decide(self) -> Decision | None:
+        """None when the spec says how many."""
+        bounds = self._bounds()
+        return decide(self.live.loads, bounds, self._scale(), self.now) if bounds else None
+
+    def _scale(self, current: int | None = None) -> Scale:
+        """``current`` as decided now; by default as decided before."""
+        known = (self.before.get("scaling") or {}).get("replicas") if current is None else current
+        existing = sum(view.fate in COUNTED and not view.draining for view in self.views)
+        serving = sum(view.serving for view in self.views)
+        return Scale(known, existing, settled=serving == len(self.views) == known and not self.orphans)
+
+    def _subject(self) -> Subject | None:
+        bounds = self._bounds()
+        if bounds is None or self.decision is None:
+            return None
+        serving = {view.uid: view.pod["metadata"]["uid"] for view in self.views if view.serving and view.pod}
+        return Subject(bounds, self._scale(self.decision.replicas), serving)
 
     def _next_attempt(self, replacement: Mapping[str, Any]) -> float:
         """Doubles with every replica in a row that never became ready."""
@@ -274,19 +307,44 @@ class _Planner:
             replacement=replacement,
             progress_deadline_s=self.settings.progress_deadline_s if deadline is None else deadline,
             live=self.live.healthy,
+            unreadable=tuple(view.name for view in self.views if view.uid in self.live.unreadable),
+            scaling=self._scaling_status(),
+            scaling_verdict=self._scaling_verdict(goal),
+            installation=self.settings.installation,
+            contender=self.observed.contender,
         )
 
-    def _note(self) -> str:
+    def _scaling_status(self) -> dict[str, Any] | None:
+        if self.decision is None:
+            return self.before.get("scaling") if self.service is None else None
+        known = (self.before.get("scaling") or {}).get("replicas")
+        return remembered(self.before, self.decision, known, to_timestamp(self.now))
+
+    def _scaling_verdict(self, goal: Goal) -> Verdict:
+        subject = self._subject()
+        if subject is None:
+            return fixed_verdict(goal.replicas)
+        return scaling_verdict(self.live.loads, subject.bounds, subject.situation, self.now)
+
+    def _note(self) -> Verdict | None:
         """What the spec costs, said once where people look."""
         if self.service is None or self.problem is not None:
-            return ""
+            return None
+        if self.observed.conflict:
+            text = f"{self.observed.conflict} — leave these fields to Roundhouse, or delete the object"
+            return Verdict("Accepted", True, Reason.FIELD_CONFLICT, text)
+        if self.observed.contender is not None:
+            text = (
+                f"installation {self.observed.contender['installation']} watches this namespace as well — take the "
+                "namespace out of watchNamespaces of one of them"
+            )
+            return Verdict("Accepted", True, Reason.INSTALLATION_CONFLICT, text)
         spec = self.service.spec
         in_pod = spec.model_cache.empty_dir is not None if spec.model_cache else not self.settings.default_cache_path
         if in_pod and launch_plan(self.service, self.settings).needs_model:
-            return (
-                "the model cache lives in the pod: each new replica downloads the model; see spec.modelCache.hostPath"
-            )
-        return ""
+            text = "the model cache lives in the pod: each new replica downloads the model — see spec.modelCache"
+            return Verdict("Accepted", True, Reason.ACCEPTED, text)
+        return None
 
     def _entry(self) -> ServiceEntry:
         names: list[str] = [self.meta["name"]]
@@ -304,7 +362,7 @@ class _Planner:
         times: list[float] = []
         if moves.drain or moves.keep:
             times.append(now + settings.drain_poll_s)
-        if self.observed.missing_secret or self.observed.refusals:
+        if self.observed.missing_secret or self.observed.refusals or self.observed.conflict:
             times.append(now + settings.retry_s)
         replacement = situation.replacement
         if replacement is not None and replacement["attempts"]:

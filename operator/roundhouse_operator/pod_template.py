@@ -11,7 +11,7 @@ from roundhouse_engines.launch import AGENT_PORT, ENGINE_PORT, LaunchPlan
 
 from roundhouse_operator.api.service import InferenceService, ModelCache
 from roundhouse_operator.cluster import Obj
-from roundhouse_operator.effective import Effective
+from roundhouse_operator.effective import Effective, engine_image
 from roundhouse_operator.names import MODELS_DIR, REDIS_SECRET, RUN_DIR, node_path, service_labels
 from roundhouse_operator.settings import Settings
 
@@ -90,7 +90,7 @@ class PodTemplate:
             "RH_REDIS_URL": settings.redis_url,
         }
         secrets = []
-        if settings.redis_password:
+        if settings.agents_log_in:
             secrets = [
                 _from_secret("RH_REDIS_USERNAME", REDIS_SECRET, "username"),
                 _from_secret("RH_REDIS_PASSWORD", REDIS_SECRET, "password"),
@@ -142,11 +142,10 @@ class PodTemplate:
         return container
 
     def _engine(self) -> Obj:
-        engine = self._wanted.spec.engine
         health = {"httpGet": {"path": self._launch.health_path, "port": ENGINE_PORT}}
         env = {"HOME": "/tmp", "USER": "roundhouse", **self._launch.env}
         return {
-            **self._container("engine", (engine and engine.image) or self._settings.image(self._wanted.engine)),
+            **self._container("engine", engine_image(self._wanted, self._settings)),
             "command": ["/bin/sh", "-c", _START, "engine", *self._launch.argv],
             "env": [*_pod_env(), *_plain_env(env)],
             "ports": [{"name": "http", "containerPort": ENGINE_PORT}],
@@ -206,7 +205,10 @@ class PodTemplate:
         if not self._model_path:
             return volumes
         host, cache = self._host_cache(), self._wanted.spec.model_cache
-        if host:
+        if cache is not None and cache.persistent_volume_claim is not None:
+            claim = {"claimName": cache.persistent_volume_claim.claim_name}
+            volumes.append({"name": "models", "persistentVolumeClaim": claim})
+        elif host:
             volumes.append({"name": "models", "hostPath": {"path": host, "type": "DirectoryOrCreate"}})
         else:
             volumes.append({"name": "models", "emptyDir": _empty_dir(cache)})

@@ -10,6 +10,7 @@ class Reason(StrEnum):
     STARTING = "Starting"
     WAITING_FOR_GPU = "WaitingForGPU"
     UNSCHEDULABLE = "Unschedulable"
+    VOLUME_PENDING = "VolumePending"
     PULLING_IMAGE = "PullingImage"
     FETCHING_MODEL = "FetchingModel"
     LOADING_MODEL = "LoadingModel"
@@ -41,7 +42,14 @@ class Reason(StrEnum):
     SCALED_TO_ZERO = "ScaledToZero"
     SERVING = "Serving"
     NOT_ENOUGH_REPLICAS = "NotEnoughReplicas"
+    SCALING = "Scaling"
+    AT_MAXIMUM = "AtMaximum"
+    LOAD_UNKNOWN = "LoadUnknown"
+    FIXED_REPLICAS = "FixedReplicas"
+    INSTALLATION_CONFLICT = "InstallationConflict"
+    FIELD_CONFLICT = "FieldConflict"
     FRESH = "Fresh"
+    AGENT_OUTDATED = "AgentOutdated"
     REDIS_UNAVAILABLE = "RedisUnavailable"
 
 
@@ -63,6 +71,7 @@ PENDING = (
     Reason.POD_GONE,
     Reason.NODE_LOST,
     Reason.WAITING_FOR_GPU,
+    Reason.VOLUME_PENDING,
     Reason.UNSCHEDULABLE,
     Reason.PULLING_IMAGE,
     Reason.FETCHING_MODEL,

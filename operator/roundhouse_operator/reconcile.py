@@ -13,8 +13,11 @@ from typing import Any, Protocol
 
 from roundhouse_kv.records import Lease
 
+from roundhouse_operator.access import Access
 from roundhouse_operator.agents import Agents
+from roundhouse_operator.autoscaler import Autoscaler
 from roundhouse_operator.catalogue import CataloguePublisher
+from roundhouse_operator.claims import Claims
 from roundhouse_operator.cluster import (
     ENGINE_REPLICA,
     EVENT,
@@ -30,14 +33,15 @@ from roundhouse_operator.cluster import (
     Obj,
 )
 from roundhouse_operator.errors import AgentError
-from roundhouse_operator.events import events
+from roundhouse_operator.events import counted, events
+from roundhouse_operator.installations import Claim
 from roundhouse_operator.live import Live
-from roundhouse_operator.names import REDIS_SECRET, service_labels
+from roundhouse_operator.names import service_labels
 from roundhouse_operator.plan import DrainOrder, Observed, Plan, Undrain, plan
 from roundhouse_operator.pod_facts import owner_uid
-from roundhouse_operator.render import render_redis_secret
 from roundhouse_operator.served_names import ServedNames
 from roundhouse_operator.settings import Settings
+from roundhouse_operator.upkeep import Upkeep
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +57,8 @@ class Leases(Protocol):
     def forget(self, service_key: str) -> None: ...
 
     def leases(self, service_key: str) -> Mapping[str, Lease]: ...
+
+    def unreadable(self, service_key: str) -> frozenset[str]: ...
 
 
 @dataclass(slots=True)
@@ -71,6 +77,8 @@ class Context:
     purge: Callable[[str], Any]
     redis_healthy: Callable[[], bool]
     wrote: Callable[[], None]
+    access: Access
+    autoscaler: Autoscaler = field(default_factory=Autoscaler)
     clock: Callable[[], float] = time.time
     served_names: ServedNames = field(default_factory=ServedNames)
 
@@ -81,15 +89,25 @@ class Reconciler:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._drained: dict[str, frozenset[str]] = {}
-        self._secrets: set[str] = set()
+        self._conflicts: dict[str, dict[str, str]] = {}
+        self._hindrances: dict[str, str] = {}
+        self._upkeep = Upkeep(context.cluster, context.settings)
+        self._claims = Claims(context.settings.installation)
 
     @property
     def served_names(self) -> ServedNames:
         return self._context.served_names
 
-    def forget_secrets(self) -> None:
-        """Look after the Redis Secrets again, in case somebody changed them."""
-        self._secrets.clear()
+    def forget(self) -> None:
+        """Look after Secrets and companions again, in case somebody changed them."""
+        self._context.access.forget()
+        self._upkeep.forget()
+
+    def claim(self, key: str, service: Obj) -> set[str]:
+        """Who serves it, and under which names; returns the other services whose names may have changed hands."""
+        if self._claims.see(key, service):
+            return self.served_names.claim(key, service)
+        return self.served_names.drop(key)
 
     async def reconcile(self, key: str) -> float | None:
         """Seconds after which to look again without being told, None for never. Raises what was not handled."""
@@ -98,31 +116,51 @@ class Reconciler:
             service = await context.cluster.get(INFERENCE_SERVICE, namespace, name)
         except NotFound:
             return await self._gone(key)
+        claim = self._claims.judge(key, service, context.clock())
+        if not claim.serves:
+            return await self._leave_alone(key, service, claim)
         for other in context.served_names.claim(key, service):
             context.requeue(other)
-        observed = await self._observe(key, service)
+        observed = replace(await self._observe(key, service), contender=claim.contender)
         observed, todo = await self._create(key, observed)
         self._publish(key, observed, todo)
-        await self._apply_and_delete(todo)
+        await self._apply_and_delete(key, todo)
         again = await self._tell_agents(key, todo)
         await self._write_statuses(observed, todo)
-        return 0.0 if again else todo.requeue_after
+        context.autoscaler.follow(key, todo.scaling, context.clock())
+        again |= await self._keep_companions(key, service)
+        later = context.settings.retry_s if context.access.waits(namespace) else None
+        return 0.0 if again else _soonest(todo.requeue_after, claim.again, later)
 
-    async def _gone(self, key: str) -> float | None:
-        """The service is deleted. Its pods go by themselves; when they are gone, so is everything in Redis."""
-        context, (namespace, name) = self._context, key.split("/", 1)
+    async def _leave_alone(self, key: str, service: Obj, claim: Claim) -> float | None:
+        """Another installation serves it."""
+        self._forget(key)
+        if claim.status is not None:
+            await self._write_status(INFERENCE_SERVICE, service, dict(claim.status))
+        return claim.again
+
+    def _forget(self, key: str) -> None:
+        context = self._context
         for other in context.served_names.drop(key):
             context.requeue(other)
         context.catalogue.remove(key)
         context.leases.forget(key)
+        context.autoscaler.forget(key)
+        self._upkeep.forget(key)
         self._drained.pop(key, None)
+        self._conflicts.pop(key, None)
+        self._hindrances.pop(key, None)
+
+    async def _gone(self, key: str) -> float | None:
+        """The service is deleted. Its pods go by themselves; when they are gone, so is everything in Redis."""
+        context, (namespace, name) = self._context, key.split("/", 1)
+        self._forget(key)
+        self._claims.drop(key)
         pods, _ = await context.cluster.list(POD, namespace, service_labels(name))
         if pods:
             return context.settings.drain_poll_s
         await context.purge(key)
-        if not any(other.startswith(f"{namespace}/") for other in context.served_names.services()):
-            self._secrets.discard(namespace)
-            await context.cluster.delete(SECRET, namespace, REDIS_SECRET)
+        await context.access.withdraw(namespace, context.served_names.services())
         log.info("service_gone", extra={"service": key})
         return None
 
@@ -131,14 +169,20 @@ class Reconciler:
     async def _observe(self, key: str, service: Obj) -> Observed:
         context, (namespace, name) = self._context, key.split("/", 1)
         labels = service_labels(name)
-        (replicas, _), (pods, _), missing, _ = await asyncio.gather(
+        (replicas, _), (pods, _), missing, secret = await asyncio.gather(
             context.cluster.list(ENGINE_REPLICA, namespace, labels),
             context.cluster.list(POD, namespace, labels),
             self._missing_secret(namespace, service),
-            self._keep_redis_secret(namespace),
+            context.access.grant(namespace),
         )
+        conflicts = (secret, self._hindrances.get(key, ""), *self._conflicts.get(key, {}).values())
         return Observed(
-            service, tuple(replicas), tuple(pods), missing_secret=missing, lost_names=context.served_names.lost(key)
+            service,
+            tuple(replicas),
+            tuple(pods),
+            missing_secret=missing,
+            lost_names=context.served_names.lost(key),
+            conflict="; ".join(filter(None, conflicts)),
         )
 
     async def _missing_secret(self, namespace: str, service: Obj) -> str:
@@ -152,25 +196,13 @@ class Reconciler:
             return name
         return ""
 
-    async def _keep_redis_secret(self, namespace: str) -> None:
-        """Once per namespace, until somebody may have changed it."""
-        context = self._context
-        if not context.settings.redis_password or namespace in self._secrets:
-            return
-        wanted = render_redis_secret(namespace, context.settings)
-        try:
-            there: Obj | None = await context.cluster.get(SECRET, namespace, REDIS_SECRET)
-        except NotFound:
-            there = None
-        if there is None or there.get("data") != wanted["data"]:
-            await context.cluster.apply(SECRET, wanted)
-        self._secrets.add(namespace)
-
     def _live(self, key: str) -> Live:
         context = self._context
         return Live(
             healthy=context.redis_healthy(),
             leases=context.leases.leases(key),
+            unreadable=context.leases.unreadable(key),
+            loads=context.autoscaler.history(key),
             drained=self._drained.get(key, frozenset()),
             entry=context.catalogue.entry(key),
         )
@@ -217,33 +249,47 @@ class Reconciler:
                 ) from error
             return there
 
-    async def _apply_and_delete(self, todo: Plan) -> None:
+    async def _apply_and_delete(self, key: str, todo: Plan) -> None:
         cluster = self._context.cluster
         for kind, obj in todo.apply:
-            await self._apply(kind, obj)
+            await self._apply(key, kind, obj)
         for item in todo.delete:
             await cluster.delete(item.kind, item.namespace, item.name, uid=item.uid, grace_seconds=item.grace_seconds)
             self._context.wrote()
             log.info("deleted", extra={"kind": item.kind.kind, "object": item.name, "namespace": item.namespace})
 
-    async def _apply(self, kind: Kind, obj: Obj) -> None:
-        """An object that is gone, or another one by now, is planned for the next time."""
+    async def _apply(self, key: str, kind: Kind, obj: Obj) -> None:
+        """An object that is gone, or another one by now, is planned for the next time; so is a field of somebody else,
+        and that one is told.
+        """
+        name, conflicts = obj["metadata"]["name"], self._conflicts.setdefault(key, {})
+        conflicts.pop(name, None)
         try:
             await self._context.cluster.apply(kind, obj)
             self._context.wrote()
         except (Conflict, NotFound) as error:
-            log.info("apply_conflict", extra={"object": obj["metadata"]["name"], "error": str(error)})
+            log.info("apply_conflict", extra={"object": name, "error": str(error)})
+            if "Apply failed" in str(error):
+                conflicts[name] = f"{kind.kind} {name}: {error}"
+
+    async def _keep_companions(self, key: str, service: Obj) -> bool:
+        """Last, because people wait for the rest. True when the status must say something else about them now."""
+        found = await self._upkeep.keep(key, service)
+        before = self._hindrances.pop(key, "")
+        if found:
+            self._hindrances[key] = found
+        return found != before
 
     async def _tell_agents(self, key: str, todo: Plan) -> bool:
         """True when an answer changes the plan."""
         orders: list[DrainOrder | Undrain] = [*todo.drains, *todo.undrains]
-        answers = await asyncio.gather(*(self._tell(order) for order in orders))
+        answers = await asyncio.gather(*(self._tell(key, order) for order in orders))
         before = self._drained.get(key, frozenset())
         drained = {order.replica_uid for order, answer in zip(orders, answers, strict=True) if answer}
         self._drained[key] = frozenset(drained | (before & {order.replica_uid for order in orders}))
         return bool(drained - before)
 
-    async def _tell(self, order: DrainOrder | Undrain) -> bool:
+    async def _tell(self, key: str, order: DrainOrder | Undrain) -> bool:
         """True when this replica has drained. An agent that does not answer is told again the next time."""
         try:
             if isinstance(order, DrainOrder):
@@ -254,7 +300,7 @@ class Reconciler:
             log.info("agent_not_told", extra={"replica_uid": order.replica_uid, "error": str(error)})
             return False
         # Only now that the agent has agreed: a marked replica is asked again, an unmarked one is not.
-        await self._apply(ENGINE_REPLICA, order.mark)
+        await self._apply(key, ENGINE_REPLICA, order.mark)
         return False
 
     async def _write_statuses(self, observed: Observed, todo: Plan) -> None:
@@ -268,9 +314,15 @@ class Reconciler:
 
     async def _tell_people(self, service: Obj, status: dict[str, Any]) -> None:
         """Events are a courtesy: one that cannot be written is not tried again."""
+        cluster = self._context.cluster
         for event in events(service, status, self._context.clock()):
+            meta = event["metadata"]
             try:
-                await self._context.cluster.apply(EVENT, event)
+                try:
+                    before: Obj | None = await cluster.get(EVENT, meta["namespace"], meta["name"])
+                except NotFound:
+                    before = None
+                await cluster.apply(EVENT, counted(event, before))
             except ClusterError as error:
                 log.info("event_not_written", extra={"reason": event["reason"], "error": str(error)})
 
@@ -289,3 +341,7 @@ class Reconciler:
         context.leases.follow(key, [obj["metadata"]["uid"] for obj in observed.replicas])
         if todo.entry is not None:
             context.catalogue.put(key, todo.entry)
+
+
+def _soonest(*times: float | None) -> float | None:
+    return min((time for time in times if time is not None), default=None)

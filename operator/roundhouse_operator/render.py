@@ -17,6 +17,7 @@ from roundhouse_operator.names import (
     ROLE_LABEL,
     service_labels,
 )
+from roundhouse_operator.overlay import merged, merged_pod
 from roundhouse_operator.pod_template import PodTemplate
 from roundhouse_operator.settings import Settings
 
@@ -25,14 +26,13 @@ def render_replica(service: InferenceService, revision: str, name: str, settings
     """A new EngineReplica. Raises `BadEngineSpec`."""
     wanted = effective(service.spec, settings)
     meta = service.metadata
+    overlay = service.spec.pod_template or {}
+    labels = {**service_labels(meta.name), REPLICA_LABEL: name, REVISION_LABEL: revision, ROLE_LABEL: "both"}
+    spec = PodTemplate(service, wanted, launch_plan(service, settings), name, settings).spec()
     template = {
-        "metadata": {
-            "labels": {
-                **service_labels(meta.name), REPLICA_LABEL: name, REVISION_LABEL: revision, ROLE_LABEL: "both",
-            }
-        },
-        "spec": PodTemplate(service, wanted, launch_plan(service, settings), name, settings).spec(),
-    }  # fmt: skip
+        "metadata": merged({"labels": labels}, overlay.get("metadata") or {}),
+        "spec": merged_pod(spec, overlay.get("spec") or {}),
+    }
     return {
         "apiVersion": ENGINE_REPLICA.api_version,
         "kind": ENGINE_REPLICA.kind,
@@ -40,7 +40,7 @@ def render_replica(service: InferenceService, revision: str, name: str, settings
             "name": name,
             "namespace": meta.namespace,
             "labels": {**service_labels(meta.name), REVISION_LABEL: revision},
-            "ownerReferences": [_owner(service.api_version, INFERENCE_SERVICE.kind, meta.name, meta.uid)],
+            "ownerReferences": [owner(service.api_version, INFERENCE_SERVICE.kind, meta.name, meta.uid)],
         },
         "spec": {
             "service": meta.name,
@@ -71,11 +71,15 @@ def render_pod(replica: Obj) -> Obj:
         "metadata": {
             "name": meta["name"],
             "namespace": meta["namespace"],
-            "labels": dict(template["metadata"]["labels"]),
-            "ownerReferences": [_owner(ENGINE_REPLICA.api_version, ENGINE_REPLICA.kind, meta["name"], meta["uid"])],
+            **_copied(template["metadata"]),
+            "ownerReferences": [owner(ENGINE_REPLICA.api_version, ENGINE_REPLICA.kind, meta["name"], meta["uid"])],
         },
         "spec": spec,
     }
+
+
+def _copied(metadata: Obj) -> Obj:
+    return {name: dict(metadata[name]) for name in ("labels", "annotations") if name in metadata}
 
 
 def render_drain(replica: Obj, deadline: str | None) -> Obj:
@@ -91,7 +95,7 @@ def render_drain(replica: Obj, deadline: str | None) -> Obj:
     return obj
 
 
-def render_redis_secret(namespace: str, settings: Settings) -> Obj:
+def render_redis_secret(namespace: str, username: str, password: str) -> Obj:
     """What the agents of one namespace log in to Redis with."""
     return {
         "apiVersion": "v1",
@@ -99,13 +103,13 @@ def render_redis_secret(namespace: str, settings: Settings) -> Obj:
         "metadata": {"name": REDIS_SECRET, "namespace": namespace, "labels": dict(OURS)},
         "type": "Opaque",
         "data": {
-            "username": b64encode(settings.redis_username.encode()).decode(),
-            "password": b64encode(settings.redis_password.encode()).decode(),
+            "username": b64encode(username.encode()).decode(),
+            "password": b64encode(password.encode()).decode(),
         },
     }
 
 
-def _owner(api_version: str, kind: str, name: str, uid: str) -> Obj:
+def owner(api_version: str, kind: str, name: str, uid: str) -> Obj:
     return {
         "apiVersion": api_version,
         "kind": kind,

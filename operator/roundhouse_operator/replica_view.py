@@ -55,6 +55,8 @@ class ReplicaView:
     was_ready: bool
     drained: bool
     restarts: dict[str, Any] | None
+    foreign: bool = False
+    """Made by another installation: its agent speaks to another Redis or under another name."""
 
     @property
     def name(self) -> str:
@@ -66,7 +68,8 @@ class ReplicaView:
 
     @property
     def revision(self) -> str:
-        return str(self.obj["spec"]["revision"])
+        """Empty, which is nobody's, for what another installation made."""
+        return "" if self.foreign else str(self.obj["spec"]["revision"])
 
     @property
     def created(self) -> float:
@@ -125,7 +128,15 @@ def _view(obj: Obj, pod: Obj | None, live: Live, now: float, settings: Settings)
         was_ready=ready or "readyTime" in status,
         drained=uid in live.drained or (lease is not None and lease.state in ("drained", "stopped")),
         restarts=restarts,
+        foreign=_installation(obj) not in (None, settings.installation),
     )
+
+
+def _installation(obj: Obj) -> str | None:
+    """What its agent was told."""
+    containers = obj["spec"]["template"].get("spec", {}).get("initContainers") or []
+    env = next((item.get("env") or [] for item in containers if item.get("name") == "agent"), [])
+    return next((item.get("value") for item in env if item.get("name") == "RH_INSTALLATION"), None)
 
 
 def _fate(

@@ -10,7 +10,7 @@ from typing import Any
 
 from roundhouse_operator.api.service import InferenceServiceSpec
 
-_POD_FIELDS = ("model", "model_cache", "engine", "resources")
+_POD_FIELDS = ("model", "model_cache", "engine", "resources", "pod_template")
 
 
 def revision(spec: InferenceServiceSpec) -> str:

@@ -1,11 +1,12 @@
-"""Status of an InferenceService: five conditions and a few counts. Pure.
+"""Status of an InferenceService: six conditions and a few counts. Pure.
 
 Accepted: the spec can be carried out. Progressing: replicas come closer to the spec; False with reason Complete when
 there is nothing to do, with another reason when nothing will happen without a person. Available: enough replicas
-answer. Ready: both Accepted and Available. LiveData: what Redis contributes is fresh.
+answer. Ready: both Accepted and Available. ScalingActive: the operator chooses the number of replicas. LiveData: what
+Redis contributes is fresh and readable.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,25 +17,32 @@ from roundhouse_operator.replica_view import Fate, ReplicaView
 from roundhouse_operator.rollout import Goal
 from roundhouse_operator.timestamps import from_timestamp, to_timestamp
 
-_COUNTED = frozenset({Fate.NEW, Fate.LIVE, Fate.CRASHING, Fate.HUNG})
+COUNTED = frozenset({Fate.NEW, Fate.LIVE, Fate.CRASHING, Fate.HUNG})
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """Everything that the status is worked out from. ``problem``: why Accepted is False, None when it is True."""
+    """Everything that the status is worked out from. ``problem``: why Accepted is False, None when it is True;
+    ``note``: what to say with it then. ``unreadable``: names of replicas whose agents cannot be understood.
+    """
 
     service: dict[str, Any]
     goal: Goal
     views: Sequence[ReplicaView]
     diagnoses: Sequence[Diagnosis]
     problem: Verdict | None
-    note: str
+    note: Verdict | None
     engine: str | None
     url: str
     selector: str
     replacement: dict[str, Any] | None
     progress_deadline_s: int
     live: bool
+    unreadable: Sequence[str]
+    scaling: dict[str, Any] | None
+    scaling_verdict: Verdict
+    installation: str
+    contender: Mapping[str, Any] | None
 
     @property
     def before(self) -> dict[str, Any]:
@@ -42,7 +50,7 @@ class Situation:
 
     @property
     def counted(self) -> list[ReplicaView]:
-        return [view for view in self.views if view.fate in _COUNTED and not view.draining]
+        return [view for view in self.views if view.fate in COUNTED and not view.draining]
 
     @property
     def serving(self) -> list[ReplicaView]:
@@ -83,11 +91,11 @@ def service_status(situation: Situation, now: float) -> dict[str, Any]:
     generation = int(situation.service["metadata"].get("generation") or 0)
     progress_time = situation.progress_time(now)
     late = now > from_timestamp(progress_time) + situation.progress_deadline_s
-    accepted = situation.problem or Verdict("Accepted", True, Reason.ACCEPTED, situation.note)
+    accepted = situation.problem or situation.note or Verdict("Accepted", True, Reason.ACCEPTED)
     progressing = _progressing(situation, late)
     available = _available(situation)
     verdicts = [accepted, progressing, available, _ready(situation, accepted, progressing, available)]
-    verdicts.append(_live_data(situation))
+    verdicts += [situation.scaling_verdict, _live_data(situation)]
     found: dict[str, Any] = {
         "observedGeneration": generation,
         "conditions": merge_conditions(verdicts, situation.before.get("conditions") or [], generation, now),
@@ -98,6 +106,9 @@ def service_status(situation: Situation, now: float) -> dict[str, Any]:
         "readyReplicas": len(situation.serving),
         "updatedReadyReplicas": len(situation.updated),
         "selector": situation.selector,
+        "scaling": situation.scaling,
+        "installation": situation.installation,
+        "contender": dict(situation.contender) if situation.contender else None,
         "progressTime": progress_time,
         "replacement": situation.replacement,
     }
@@ -146,6 +157,12 @@ def _ready(situation: Situation, accepted: Verdict, progressing: Verdict, availa
 
 
 def _live_data(situation: Situation) -> Verdict:
+    if situation.live and situation.unreadable:
+        text = (
+            f"the agents of {', '.join(situation.unreadable)} speak another version than this operator and its "
+            "gateways, so requests go there without index and load — upgrade the older of the two"
+        )
+        return Verdict("LiveData", False, Reason.AGENT_OUTDATED, text)
     if situation.live:
         return Verdict("LiveData", True, Reason.FRESH)
     text = "Redis does not answer; what comes from it is shown as last known — check the Redis of this installation"

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from roundhouse_engines.launch import load_launch
 
@@ -18,6 +19,8 @@ class Settings:
     """User that agents log in with; empty: the default user."""
     redis_password: str = field(default="", repr=False)
     """Its password; empty: Redis has none and the pods get no Secret."""
+    redis_acl: bool = False
+    """Give the agents of each namespace a Redis user of their own, limited to that namespace's keys."""
     namespaces: tuple[str, ...] = ()
     """Namespaces that are watched; none: all of them."""
     gateway_url: str = ""
@@ -39,6 +42,11 @@ class Settings:
     """Node label that ``resources.gpuType`` is compared with."""
     shm_size: str = "8Gi"
     """Limit of /dev/shm, which engines use between their processes; it counts as memory only when used."""
+
+    network_policies: bool = False
+    """Keep a NetworkPolicy per service: engines reachable by gateways, operator and each other only."""
+    metrics_from: tuple[Mapping[str, Any], ...] = ()
+    """NetworkPolicyPeers that may scrape engines and agents as well."""
 
     drain_s: int = 120
     """Seconds that requests in flight get when ``drain.timeoutSeconds`` is not given."""
@@ -75,10 +83,15 @@ class Settings:
     redis_patience_s: float = 5.0
     """Seconds without an answer from Redis until LiveData says so."""
 
+    scaling_poll_s: float = 2.0
+    """Period of looking at the loads of services that scale by themselves; it costs no request."""
+
     workers: int = 16
     """Services reconciled at the same time."""
     resync_s: float = 300.0
     """Period of listing everything anew, which finds what no watch reported."""
+    gap_pause_s: float = 1.0
+    """Wait from the first sign that a watch was broken until everything is listed anew."""
     health_poll_s: float = 1.0
     """Period of looking whether Redis answers and the watches report."""
     silence_s: float = 60.0
@@ -87,6 +100,11 @@ class Settings:
     """Deadline of one request to the API server."""
     agent_timeout_s: float = 2.0
     """Deadline of one request to an agent."""
+
+    @property
+    def agents_log_in(self) -> bool:
+        """Pods get credentials of Redis."""
+        return self.redis_acl or bool(self.redis_password)
 
     def image(self, part: str) -> str:
         """Image of ``agent`` or of an engine kind."""

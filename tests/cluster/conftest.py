@@ -18,6 +18,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("cluster")
     group.addoption("--kubeconfig", type=Path, help="test this cluster instead of starting one")
     group.addoption("--chart-option", action="append", default=[], help="option for helm in that cluster (repeatable)")
+    group.addoption("--reuse", type=Path, help="test the local cluster that runs on this folder, and leave it running")
     group.addoption("--nodes", type=int, default=1, help="nodes of the cluster that is started")
 
 
@@ -30,6 +31,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def local_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """The started cluster, for tests that need its nodes' insides."""
+    if reuse := request.config.getoption("--reuse"):
+        cluster = LocalCluster(reuse.absolute())
+        cluster.join_network()
+        yield cluster
+        return
     nodes: int = request.config.getoption("--nodes")
     # NotReady within seconds, because a test kills a node.
     patience = "--kcm-arg=--node-monitor-grace-period=8s" if nodes > 1 else ""
@@ -48,11 +54,14 @@ def kube(request: pytest.FixtureRequest) -> Kube:
 
 
 @pytest.fixture(scope="session")
-def images(request: pytest.FixtureRequest, kube: Kube) -> None:
-    """Our images are in the cluster."""
-    if request.config.getoption("--kubeconfig") is None:
-        local: LocalCluster = request.getfixturevalue("local_cluster")
-        local.load(build_images())
+def images(request: pytest.FixtureRequest, kube: Kube) -> dict[str, float]:
+    """Our images are in the cluster; their sizes in MB where they were built for this run."""
+    if request.config.getoption("--kubeconfig") is not None:
+        return {}
+    local: LocalCluster = request.getfixturevalue("local_cluster")
+    sizes = build_images()
+    local.load(sizes)
+    return sizes
 
 
 @pytest.fixture(scope="session")
@@ -63,7 +72,7 @@ def crds(kube: Kube) -> None:
 
 
 @pytest.fixture(scope="module")
-def release(kube: Kube, images: None) -> Iterator[Release]:
+def release(kube: Kube, images: dict[str, float]) -> Iterator[Release]:
     """The chart as it installs by default, serving every namespace; gone after the module."""
     installed = Release(kube, "roundhouse", "roundhouse")
     installed.install()

@@ -3,7 +3,7 @@
 import ctypes
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,10 @@ class LocalCluster:
         return self.data / "kubeconfig"
 
     @property
+    def nodes(self) -> list[int]:
+        return sorted(int(folder.name.removeprefix("node-")) for folder in self.data.glob("node-*"))
+
+    @property
     def env(self) -> dict[str, str]:
         return {"RH_CLUSTER": str(self.data), "RH_CACHE": str(CACHE)}
 
@@ -35,9 +39,9 @@ class LocalCluster:
         """Run a command in a node: it sees that node's files and processes."""
         return self.script("enter.sh", *command, NODE=str(node))
 
-    def load(self, archives: Sequence[str | Path]) -> None:
-        """Import image archives into every node."""
-        self.script("import.sh", *archives, timeout=300)
+    def load(self, images: Iterable[str]) -> None:
+        """Bring built images into every node."""
+        self.script("import.sh", *images, timeout=300)
 
     def join_network(self) -> None:
         """Move this process into the first node's network: API, pods and Services are reachable, nothing else is.
@@ -52,9 +56,14 @@ class LocalCluster:
         os.close(namespace)
 
 
-def build_images(*names: str) -> list[str]:
-    """Archives of our images from this working tree; without names, of all but the engine's."""
-    return run("nsenter", f"--net={OUTSIDE}", SCRIPTS / "images.sh", *names, timeout=1800).split()
+def build_images(*names: str) -> dict[str, float]:
+    """Builds our images from this working tree; without names, all but the engine's. Their sizes in MB."""
+    lines = run("nsenter", f"--net={OUTSIDE}", SCRIPTS / "images.sh", *names, timeout=1800).splitlines()
+    fields = [line.split() for line in lines]
+    return {
+        ref.rpartition("roundhouse-")[2].partition(":")[0]: float(size) * {"MB": 1, "GB": 1000}[unit]
+        for ref, size, unit in fields
+    }
 
 
 @contextmanager

@@ -18,10 +18,10 @@ class Answer:
     body: Any = None
 
 
-def ask(url: str, body: Obj | None = None) -> Answer:
+def ask(url: str, body: Obj | None = None, headers: dict[str, str] | None = None) -> Answer:
     """A request by HTTP; JSON both ways."""
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json", **(headers or {})})
     try:
         with urllib.request.urlopen(request, timeout=30) as answer:
             return Answer(answer.status, _parsed(answer.read()))
@@ -64,8 +64,10 @@ class Release:
         return self.name if "roundhouse" in self.name else f"{self.name}-roundhouse"
 
     def pods(self, component: str) -> list[Obj]:
+        """Those that are not being deleted."""
         labels = f"app.kubernetes.io/instance={self.name},app.kubernetes.io/component={component}"
-        return list(self.kube.get("pods", namespace=self.namespace, labels=labels))
+        found = self.kube.get("pods", namespace=self.namespace, labels=labels)
+        return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
     def operator_log(self) -> str:
         return self.kube.kubectl("logs", f"deployment/{self.fullname}-operator", "--namespace", self.namespace)

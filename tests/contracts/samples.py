@@ -68,6 +68,8 @@ RECORDS: Final[dict[str, Record]] = {
         hidden_size=4096,
         kv_bytes_per_token=131_072,
         max_model_len=131_072,
+        tokens_per_ascii_byte=0.225,
+        tokens_per_other_byte=0.5,
     ),
     "service-entry": ServiceEntry(
         namespace="team-a",

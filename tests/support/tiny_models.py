@@ -72,6 +72,7 @@ def _weights(config: dict[str, Any], random: np.random.Generator) -> dict[str, n
     def vector(size: int, center: float) -> np.ndarray:
         return random.normal(center, 0.2, size).astype(np.float32)
 
+    biased = _biased(config)
     tensors = {
         "model.embed_tokens.weight": matrix(config["vocab_size"], hidden),
         "model.norm.weight": vector(hidden, 1),
@@ -91,11 +92,24 @@ def _weights(config: dict[str, Any], random: np.random.Generator) -> dict[str, n
         }
         for name, shape in shapes.items():
             tensors[f"{prefix}.{name}.weight"] = matrix(*shape)
-            if config.get("attention_bias" if "attn" in name else "mlp_bias"):
+            if name in biased:
                 tensors[f"{prefix}.{name}.bias"] = vector(shape[0], 0)
         for name in ("input_layernorm", "post_attention_layernorm"):
             tensors[f"{prefix}.{name}.weight"] = vector(hidden, 1)
+        if config["model_type"] == "qwen3":
+            for name in ("q_norm", "k_norm"):
+                tensors[f"{prefix}.self_attn.{name}.weight"] = vector(dim, 1)
     return tensors
+
+
+def _biased(config: dict[str, Any]) -> set[str]:
+    """Projections that have a bias."""
+    inputs = {f"self_attn.{name}_proj" for name in "qkv"}
+    if config["model_type"] == "qwen2":
+        return inputs
+    attention = inputs | {"self_attn.o_proj"} if config.get("attention_bias") else set()
+    mlp = {f"mlp.{name}_proj" for name in ("gate", "up", "down")} if config.get("mlp_bias") else set()
+    return attention | mlp
 
 
 def _write_weights(folder: Path, tensors: dict[str, np.ndarray], shards: int) -> None:

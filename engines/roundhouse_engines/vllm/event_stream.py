@@ -19,7 +19,7 @@ import zmq
 import zmq.asyncio
 
 from roundhouse_engines.errors import ProbeError
-from roundhouse_engines.probe import CacheBatch
+from roundhouse_engines.probe import CacheBatch, CacheEvent
 from roundhouse_engines.vllm.frames import FrameDecoder
 
 log = logging.getLogger(__name__)
@@ -78,10 +78,17 @@ class EventStream:
         gap = number != self._next
         self._next = number + 1
         try:
-            return CacheBatch(number, self._decoder.decode(payload), gap)
+            events, skipped = self._decoded(payload)
+            return CacheBatch(number, events, gap, skipped)
         except ProbeError as error:
             log.warning("kv_frame_unreadable", extra={"seq": number, "reason": str(error)})
             return CacheBatch(number, (), gap=True)
+
+    def _decoded(self, payload: bytes, *, reannounced: bool = False) -> tuple[tuple[CacheEvent, ...], int]:
+        """Events, and how many were left out. Raises `ProbeError`."""
+        before = self._decoder.skipped
+        events = self._decoder.decode(payload, reannounced=reannounced)
+        return events, self._decoder.skipped - before
 
     async def _ask_replay(self, start: int) -> list[Frame] | None:
         """Buffered frames from ``start`` on; None when nobody answers."""
@@ -106,12 +113,12 @@ class EventStream:
             return None
         number = -1 if frame[0] == NO_FRAME else frame[0]
         try:
-            batch = CacheBatch(number, self._decoder.decode(frame[1], reannounced=True), gap=True)
+            events, skipped = self._decoded(frame[1], reannounced=True)
         except ProbeError as error:
             log.warning("kv_snapshot_unreadable", extra={"reason": str(error)})
             return None
         self._next = number + 1
-        return batch
+        return CacheBatch(number, events, gap=True, skipped=skipped)
 
     async def _ask(self, request: bytes, collect: Callable[[zmq.asyncio.Socket], Awaitable[T]]) -> T | None:
         """One request on a fresh socket, so that no answer to an earlier one can mix in; repeated when it times out."""

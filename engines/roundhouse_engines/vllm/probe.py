@@ -15,6 +15,13 @@ HEALTH_TIMEOUT_S: Final = 1.0
 METRICS_TIMEOUT_S: Final = 2.0
 REQUEST_TIMEOUT_S: Final = 30.0
 UNKNOWN: Final = "unknown"
+ERROR_TYPES: Final = frozenset(
+    {
+        "invalid_request_error", "authentication_error", "permission_error", "not_found_error", "rate_limit_error",
+        "server_error", "internal_error", "overloaded_error", "BadRequestError", "NotFoundError", "UnauthorizedError",
+        "InternalServerError", "ServiceUnavailableError", "NotImplementedError", "Bad Request", "Not Found",
+    }
+)  # fmt: skip
 
 
 class VllmProbe:
@@ -118,15 +125,25 @@ class ConnectionRefused(ProbeError):
 
 def _checked(path: str, status: int, data: bytes) -> bytes:
     if status != 200:
-        raise ProbeError(f"{path} answered {status}: {data[:200].decode('utf-8', 'replace')}")
+        raise ProbeError(f"{path} answered {status}{_error_type(data)}")
     return data
+
+
+def _error_type(data: bytes) -> str:
+    """A type that engines are known to give. Nothing else of the body: it may hold the prompt."""
+    try:
+        body = json.loads(data)
+        found = (body.get("error") or body).get("type")
+    except (ValueError, AttributeError):
+        return ""
+    return f" ({found})" if found in ERROR_TYPES else ""
 
 
 def _object(data: bytes) -> dict[str, Any]:
     try:
         value = json.loads(data)
     except ValueError as error:
-        raise ProbeError(f"the engine answered with unreadable JSON: {data[:80]!r}") from error
+        raise ProbeError(f"the engine answered with {len(data)} bytes that are no JSON") from error
     if not isinstance(value, dict):
         raise ProbeError(f"the engine answered with {type(value).__name__} where an object was expected")
     return value

@@ -2,9 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
+
+if TYPE_CHECKING:
+    from roundhouse_torch.layers.rope import Rotation
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +26,13 @@ class Span:
 class AttentionPass(Protocol):
     """One batch, prepared once and used by every layer."""
 
-    def __call__(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        """Tokens × heads × head_dim in, the same shape as ``q`` out. Stores ``k`` and ``v``."""
+    def __call__(
+        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rotation: "Rotation", window: int
+    ) -> torch.Tensor:
+        """Tokens × heads × head_dim in, the same shape as ``q`` out.
+
+        Rotates ``q`` and ``k``, stores keys and values, and attends to ``window`` tokens back (0 = all).
+        """
         ...
 
 

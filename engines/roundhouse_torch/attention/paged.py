@@ -3,11 +3,11 @@
 Runs on any device; it is the CPU path and the reference for kernels. Single-token spans (decode) are computed in
 groups of similar length, padded to the longest and masked; the query heads that share a key head go in as rows of
 that head. Longer spans (prefill chunks) are computed one by one; one that starts at 0 needs no gather.
-Index tensors are made once per batch and moved to a layer by adding a constant.
+Index tensors of all layers are made at once per batch.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from roundhouse_torch.attention.backend import Span
 from roundhouse_torch.kvcache.storage import KVStorage
+from roundhouse_torch.layers.rope import Rotation, rotate
 
 GROUP_TOKENS = 16_384
 """Most tokens gathered at once for a decode group: bounds the scratch memory."""
@@ -25,12 +26,14 @@ GROUP_PADDING = 0.75
 
 @dataclass(frozen=True, slots=True)
 class DecodeGroup:
-    """Rows ``first`` to ``first + rows`` of the batch; ``blocks``: rows · width piece numbers, padded with piece 0."""
+    """Rows ``first`` to ``first + rows`` of the batch; ``blocks``: per layer, rows · width piece numbers, padded with
+    piece 0; ``masks``: per window.
+    """
 
     first: int
     rows: int
-    blocks: torch.Tensor
-    mask: torch.Tensor
+    blocks: Sequence[torch.Tensor]
+    masks: Mapping[int, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +43,15 @@ class PrefillSpan:
     first: int
     rows: int
     length: int
-    blocks: torch.Tensor | None
-    mask: torch.Tensor
+    blocks: Sequence[torch.Tensor] | None
+    masks: Mapping[int, torch.Tensor]
 
 
 class Scratch:
     """Two growing buffers that gathers write to: fresh memory for each layer costs twice the copy itself."""
 
     def __init__(self, storage: KVStorage) -> None:
+        self._storage = storage
         self._source = storage.pieces
         self._buffers = (
             self._source.new_empty(0, self._source.shape[1]),
@@ -55,25 +59,25 @@ class Scratch:
         )
 
     def gather(self, blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of ``blocks`` (piece numbers of the keys; values lie one piece further)."""
-        count = blocks.shape[0]
+        """Keys and values of ``blocks`` (piece numbers of the keys, then of the values)."""
+        count = blocks.shape[0] // 2
         if count > self._buffers[0].shape[0]:
             width = self._source.shape[1]
             self._buffers = (self._source.new_empty(count, width), self._source.new_empty(count, width))
         keys, values = self._buffers[0][:count], self._buffers[1][:count]
-        torch.index_select(self._source, 0, blocks, out=keys)
-        torch.index_select(self._source, 0, blocks + 1, out=values)
-        return keys, values
+        torch.index_select(self._source, 0, blocks[:count], out=keys)
+        torch.index_select(self._source, 0, blocks[count:], out=values)
+        return self._storage.unpacked(keys), self._storage.unpacked(values)
 
 
 class PagedPass:
-    """One prepared batch. ``slots`` are the slot numbers of layer 0's keys, one per token."""
+    """One prepared batch. ``slots``: per layer, the slot numbers of all tokens' keys, then of their values."""
 
     def __init__(
         self,
         storage: KVStorage,
         scratch: Scratch,
-        slots: torch.Tensor,
+        slots: Sequence[torch.Tensor],
         groups: list[DecodeGroup],
         prefills: list[PrefillSpan],
     ) -> None:
@@ -83,56 +87,63 @@ class PagedPass:
         self._groups = groups
         self._prefills = prefills
 
-    def __call__(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        self._store(layer, k, v)
+    def __call__(
+        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rotation: Rotation, window: int
+    ) -> torch.Tensor:
+        qk = rotate(torch.cat((q, k), 1), rotation)
+        q, k = qk[:, : q.shape[1]], qk[:, q.shape[1] :]
+        new = self._storage.packed(torch.cat((k, v)).flatten(1))
+        self._storage.slots.index_copy_(0, self._slots[layer], new)
+        if len(self._groups) == 1 and not self._prefills:
+            return self._decode(layer, self._groups[0], q, window)
+        k, v = self._storage.unpacked(new).view(2, *k.shape).unbind()
         out = torch.empty_like(q)
         for group in self._groups:
             rows = slice(group.first, group.first + group.rows)
-            out[rows] = self._decode(layer, group, q[rows])
+            out[rows] = self._decode(layer, group, q[rows], window)
         for span in self._prefills:
             rows = slice(span.first, span.first + span.rows)
-            out[rows] = self._prefill(layer, span, q[rows], k[rows], v[rows])
+            out[rows] = self._prefill(layer, span, q[rows], k[rows], v[rows], window)
         return out
 
-    def _store(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
-        slots = self._slots + layer * self._storage.slots_per_layer
-        self._storage.slots.index_copy_(0, slots, k.flatten(1))
-        self._storage.slots.index_copy_(0, slots + self._storage.block_size, v.flatten(1))
-
-    def _decode(self, layer: int, group: DecodeGroup, q: torch.Tensor) -> torch.Tensor:
+    def _decode(self, layer: int, group: DecodeGroup, q: torch.Tensor, window: int) -> torch.Tensor:
         heads, dim = self._storage.kv_heads, self._storage.head_dim
-        keys, values = self._scratch.gather(group.blocks + layer * self._storage.pieces_per_layer)
+        keys, values = self._scratch.gather(group.blocks[layer])
         shape = (group.rows, -1, heads, dim)
         result = scaled_dot_product_attention(
             q.view(group.rows, heads, -1, dim),
             keys.view(shape).transpose(1, 2),
             values.view(shape).transpose(1, 2),
-            attn_mask=group.mask,
+            attn_mask=group.masks[window],
         )
-        return result.view_as(q)
+        return result.flatten(1, 2)
 
     def _prefill(
-        self, layer: int, span: PrefillSpan, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+        self, layer: int, span: PrefillSpan, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int
     ) -> torch.Tensor:
         if span.blocks is not None:
-            keys, values = self._scratch.gather(span.blocks + layer * self._storage.pieces_per_layer)
+            keys, values = self._scratch.gather(span.blocks[layer])
             k = keys.view(-1, *k.shape[1:])[: span.length]
             v = values.view(-1, *v.shape[1:])[: span.length]
         result = scaled_dot_product_attention(
             q.transpose(0, 1)[None],
             k.transpose(0, 1)[None],
             v.transpose(0, 1)[None],
-            attn_mask=span.mask,
+            attn_mask=span.masks[window],
             enable_gqa=True,
         )
         return result[0].transpose(0, 1)
 
 
 class PagedAttention:
-    """Makes `PagedPass`es over one storage. Not thread safe: the scratch buffers are shared."""
+    """Makes `PagedPass`es over one storage. Not thread safe: the scratch buffers are shared.
 
-    def __init__(self, storage: KVStorage) -> None:
+    ``windows``: the distinct ones of the model's layers.
+    """
+
+    def __init__(self, storage: KVStorage, windows: Sequence[int] = (0,)) -> None:
         self._storage = storage
+        self._windows = windows
         self._scratch = Scratch(storage)
 
     def prepare(self, spans: Sequence[Span]) -> PagedPass:
@@ -141,19 +152,10 @@ class PagedAttention:
         for span in spans[singles:]:
             prefills.append(self._prefill(span, first))
             first += span.count
-        return PagedPass(self._storage, self._scratch, self._slots(spans), self._groups(spans[:singles]), prefills)
-
-    def _slots(self, spans: Sequence[Span]) -> torch.Tensor:
-        """Block number and offset of every token, as slot numbers of layer 0's keys."""
-        size, stride = self._storage.block_size, self._storage.slots_per_block
-        parts: list[np.ndarray | list[int]] = []
-        for span in spans:
-            if span.count == 1:
-                parts.append([span.blocks[span.start // size] * stride + span.start % size])
-            else:
-                positions = np.arange(span.start, span.start + span.count)
-                parts.append(np.asarray(span.blocks)[positions // size] * stride + positions % size)
-        return self._tensor(np.concatenate(parts))
+        slots = self._per_layer(
+            slot_numbers(spans, self._storage), self._storage.slots_per_layer, self._storage.block_size
+        )
+        return PagedPass(self._storage, self._scratch, slots, self._groups(spans[:singles]), prefills)
 
     def _groups(self, spans: Sequence[Span]) -> list[DecodeGroup]:
         groups, first = [], 0
@@ -175,27 +177,52 @@ class PagedAttention:
         for row, span in enumerate(spans):
             used = self._width(span)
             table[row, :used] = span.blocks[:used]
-        lengths = np.array([span.start + 1 for span in spans])
-        hidden = np.arange(width * self._storage.block_size) >= lengths[:, None]
-        mask = _additive(hidden)[:, None, None, :]
-        pieces = self._tensor(table.reshape(-1) * self._storage.pieces_per_block)
-        return DecodeGroup(first, len(spans), pieces, self._mask(mask))
+        lengths = np.array([span.start + 1 for span in spans])[:, None]
+        masks = self._masks(np.arange(width * self._storage.block_size), lengths - 1)
+        return DecodeGroup(
+            first,
+            len(spans),
+            self._pieces(table.reshape(-1)),
+            {window: mask[:, None, None, :] for window, mask in masks.items()},
+        )
 
     def _prefill(self, span: Span, first: int) -> PrefillSpan:
         length = span.start + span.count
-        hidden = np.arange(length) > np.arange(span.start, length)[:, None]
-        mask = self._mask(_additive(hidden))
+        masks = self._masks(np.arange(length), np.arange(span.start, length)[:, None])
         if span.start == 0:
-            return PrefillSpan(first, span.count, length, None, mask)
-        blocks = np.asarray(span.blocks[: -(-length // self._storage.block_size)]) * self._storage.pieces_per_block
-        return PrefillSpan(first, span.count, length, self._tensor(blocks), mask)
+            return PrefillSpan(first, span.count, length, None, masks)
+        blocks = np.asarray(span.blocks[: -(-length // self._storage.block_size)])
+        return PrefillSpan(first, span.count, length, self._pieces(blocks), masks)
 
-    def _tensor(self, values: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(values.astype(np.int64, copy=False)).to(self._storage.device)
+    def _pieces(self, blocks: np.ndarray) -> Sequence[torch.Tensor]:
+        return self._per_layer(blocks * self._storage.pieces_per_block, self._storage.pieces_per_layer, 1)
 
-    def _mask(self, values: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(values).to(device=self._storage.device, dtype=self._storage.dtype)
+    def _per_layer(self, numbers: np.ndarray, per_layer: int, to_values: int) -> Sequence[torch.Tensor]:
+        """``numbers`` of layer 0's keys → for each layer, those of its keys and then those of its values."""
+        both = np.concatenate((numbers, numbers + to_values))
+        every = both + per_layer * np.arange(self._storage.layers)[:, None]
+        return torch.from_numpy(every.astype(np.int64, copy=False)).to(self._storage.device).unbind()
+
+    def _masks(self, keys: np.ndarray, queries: np.ndarray) -> dict[int, torch.Tensor]:
+        """Per window, 0 where a query at a position sees a key at a position and −∞ elsewhere."""
+        masks = {}
+        for window in self._windows:
+            hidden = keys > queries
+            if window:
+                hidden |= keys <= queries - window
+            values = np.where(hidden, np.float32(-math.inf), np.float32(0.0))
+            masks[window] = torch.from_numpy(values).to(self._storage.device, self._storage.compute_dtype)
+        return masks
 
 
-def _additive(hidden: np.ndarray) -> np.ndarray:
-    return np.where(hidden, np.float32(-math.inf), np.float32(0.0))
+def slot_numbers(spans: Sequence[Span], storage: KVStorage) -> np.ndarray:
+    """Of every token's keys in layer 0."""
+    size, stride = storage.block_size, storage.slots_per_block
+    parts: list[np.ndarray | list[int]] = []
+    for span in spans:
+        if span.count == 1:
+            parts.append([span.blocks[span.start // size] * stride + span.start % size])
+        else:
+            positions = np.arange(span.start, span.start + span.count)
+            parts.append(np.asarray(span.blocks)[positions // size] * stride + positions % size)
+    return np.concatenate(parts)

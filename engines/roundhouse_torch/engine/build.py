@@ -1,27 +1,29 @@
-"""From settings to a ready `EngineCore`: device, weights, KV memory, scheduler."""
+"""From settings to a ready `EngineCore`: model, cache, scheduler, and what requests may ask for."""
 
-import logging
-import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
 
-import torch
-
-from roundhouse_torch.attention.paged import PagedAttention
+from roundhouse_torch.engine.adapters import AdapterError, Adapters
 from roundhouse_torch.engine.core import EngineCore
+from roundhouse_torch.engine.entrance import Entrance
+from roundhouse_torch.engine.grammar import Grammars
+from roundhouse_torch.engine.loading import Model, load_model
+from roundhouse_torch.engine.parallel import LeadingDecoder, LedAttention
 from roundhouse_torch.engine.runner import ModelRunner
 from roundhouse_torch.errors import SettingsError
 from roundhouse_torch.kvcache.blocks import BlockPool
-from roundhouse_torch.kvcache.sizing import block_count, cache_bytes
-from roundhouse_torch.kvcache.storage import KVStorage, block_bytes
+from roundhouse_torch.kvcache.host import HostTier
+from roundhouse_torch.kvcache.moves import BlockMover
+from roundhouse_torch.kvcache.storage import KVStorage
+from roundhouse_torch.layers.lora import LoraSites
+from roundhouse_torch.layers.shard import Shard
 from roundhouse_torch.messages.report import Loaded
 from roundhouse_torch.models.checkpoint import Checkpoint
-from roundhouse_torch.models.config import ModelConfig
-from roundhouse_torch.models.registry import load_factory
-from roundhouse_torch.models.weights import Weights
 from roundhouse_torch.scheduler.scheduler import Limits, Scheduler
+from roundhouse_torch.scheduler.speculation import NgramDrafter, Speculation
 from roundhouse_torch.settings import EngineSettings
-
-log = logging.getLogger(__name__)
 
 STEP_TOKENS = {"cpu": 512, "cuda": 8192}
 """Default ``--max-num-batched-tokens``: some tenths of a second of prefill."""
@@ -33,54 +35,70 @@ class Engine:
     loaded: Loaded
 
 
-def choose_device(name: str) -> torch.device:
-    """Raises `SettingsError` for CUDA that is not there."""
-    available = torch.cuda.is_available() if name != "cpu" else False
-    if name == "cuda" and not available:
-        raise SettingsError("--device cuda: this machine has no usable CUDA device")
-    return torch.device("cuda" if available else "cpu")
+def build(
+    settings: EngineSettings, followers: Sequence[Connection] = (), checkpoint: Checkpoint | None = None
+) -> Engine:
+    """``followers``: see `parallel`; ``checkpoint``: default, what the model folder holds.
 
-
-def choose_dtype(name: str, device: torch.device, checkpoint_dtype: str) -> torch.dtype:
-    if name == "auto":
-        name = "float32" if device.type == "cpu" else checkpoint_dtype
-    dtype = getattr(torch, name, None)
-    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise SettingsError(f"the checkpoint's dtype {name!r} cannot be computed with; give --dtype")
-    return dtype
-
-
-def build(settings: EngineSettings) -> Engine:
-    """Raises `ModelError` and `SettingsError`."""
-    began = time.monotonic()
-    config = ModelConfig.read(settings.model)
-    factory = load_factory(config.architecture)
-    torch.set_num_threads(settings.threads)
-    device = choose_device(settings.device)
-    dtype = choose_dtype(settings.dtype, device, config.dtype)
-    wanted_length = settings.max_model_len or config.max_position
-    model = factory(config, Weights(Checkpoint(settings.model), device, dtype), wanted_length)
-    log.info("weights_loaded seconds=%.2f", time.monotonic() - began)
-
-    shape = (settings.block_size, config.num_layers, config.num_kv_heads, config.head_dim)
-    budget = cache_bytes(device, settings.kv_cache_bytes, settings.kv_cache_fraction)
-    blocks = block_count(budget, block_bytes(*shape, dtype))
-    storage = KVStorage(blocks, *shape, device=device, dtype=dtype)
+    Raises `ModelError` and `SettingsError`.
+    """
+    model = load_model(settings, Shard(0, 1 + len(followers)), checkpoint)
+    device = model.storage.device.type
+    host = HostTier(host_blocks(settings, model.storage)) if settings.host_cache_bytes else None
     scheduler = Scheduler(
-        BlockPool(blocks),
+        BlockPool(model.blocks, host),
         settings.block_size,
-        Limits(settings.max_num_seqs, settings.max_num_batched_tokens or STEP_TOKENS[device.type]),
+        Limits(settings.max_num_seqs, settings.max_num_batched_tokens or STEP_TOKENS[device]),
         prefix_caching=settings.enable_prefix_caching,
+        speculation=speculation(settings),
     )
-    core = EngineCore(scheduler, ModelRunner(model, PagedAttention(storage), device), settings.names[0])
+    adapters = load_adapters(settings, model.sites) if model.sites is not None else None
+    mover = BlockMover(model.storage, host.slots) if host is not None else None
+    runner = make_runner(model, followers, adapters, mover)
+    grammars = Grammars(settings.model / "tokenizer.json", model.config.vocab_size, model.config.eos_ids)
     loaded = Loaded(
-        max_model_len=fitting_length(settings, wanted_length, blocks),
+        max_model_len=fitting_length(settings, model.length, model.blocks),
         block_size=settings.block_size,
-        blocks=blocks,
-        dtype=str(dtype).removeprefix("torch."),
-        device=device.type,
+        blocks=model.blocks,
+        dtype=str(model.storage.dtype).removeprefix("torch."),
+        device=device,
     )
-    return Engine(core, loaded)
+    return Engine(EngineCore(scheduler, runner, Entrance(settings.names[0], grammars, adapters)), loaded)
+
+
+def make_runner(
+    model: Model, followers: Sequence[Connection], adapters: Adapters | None, mover: BlockMover | None
+) -> ModelRunner:
+    if not followers:
+        return ModelRunner(model.decoder, model.attention, model.storage.device, adapters, mover)
+    attention = LedAttention(model.attention)
+    decoder = LeadingDecoder(model.decoder, attention, followers)
+    return ModelRunner(decoder, attention, model.storage.device, adapters, mover)
+
+
+def load_adapters(settings: EngineSettings, sites: LoraSites) -> Adapters:
+    """Those of ``--lora-modules`` are there from the start. Raises `SettingsError`."""
+    adapters = Adapters(sites, slots=settings.max_loras, max_rank=settings.max_lora_rank)
+    for name, folder in settings.adapters.items():
+        try:
+            adapters.load(name, Path(folder))
+        except AdapterError as error:
+            raise SettingsError(f"--lora-modules {name}: {error}") from error
+    return adapters
+
+
+def speculation(settings: EngineSettings) -> Speculation | None:
+    if settings.spec_method == "none":
+        return None
+    return Speculation(NgramDrafter(), most=settings.spec_tokens, max_answers=settings.spec_max_batch)
+
+
+def host_blocks(settings: EngineSettings, storage: KVStorage) -> int:
+    """Raises `SettingsError` when not one block fits."""
+    per_block = storage.blocks[0].nbytes
+    if settings.host_cache_bytes < per_block:
+        raise SettingsError(f"--host-cache-bytes {settings.host_cache_bytes} is less than one block of {per_block}")
+    return settings.host_cache_bytes // per_block
 
 
 def fitting_length(settings: EngineSettings, wanted: int, blocks: int) -> int:

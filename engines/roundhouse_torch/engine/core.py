@@ -4,43 +4,58 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from roundhouse_torch.kvcache import chain
+from roundhouse_torch.engine.entrance import Entrance
+from roundhouse_torch.kvcache.host import Move
 from roundhouse_torch.messages.command import Add
 from roundhouse_torch.messages.report import Load, Output, StepReport
 from roundhouse_torch.scheduler.scheduler import Ended, Scheduler
-from roundhouse_torch.scheduler.sequence import Sequence
-from roundhouse_torch.scheduler.step import StepPlan, Work
+from roundhouse_torch.scheduler.step import Samples, StepPlan, Work
 
 
 class Runner(Protocol):
     """Computes a step's work; a null model for measurements is one too."""
 
-    def run(self, work: list[Work]) -> list[int]: ...
+    def move(self, moves: list[Move]) -> None: ...
+
+    def run(self, work: list[Work]) -> Samples: ...
+
+
+IDLE_S = 1.0
+"""An idle engine reports this often: its sign of life."""
+DEFERRED_S = 0.002
+"""… and this often while all that it has waits at the entrance."""
 
 
 class EngineCore:
-    """``model_name`` enters the names of blocks. ``clock`` is ``time.monotonic`` but for tests."""
+    """``clock`` is ``time.monotonic`` but for tests."""
 
     def __init__(
-        self, scheduler: Scheduler, runner: Runner, model_name: str, clock: Callable[[], float] = time.monotonic
+        self, scheduler: Scheduler, runner: Runner, entrance: Entrance, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.scheduler = scheduler
         self._runner = runner
-        self._model_name = model_name
+        self.entrance = entrance
         self._clock = clock
 
     @property
     def busy(self) -> bool:
-        return self.scheduler.running > 0 or self.scheduler.waiting > 0
+        return self.scheduler.running > 0 or self.scheduler.waiting > 0 or len(self.entrance) > 0
+
+    @property
+    def patience_s(self) -> float:
+        """How long the loop may wait for commands before the next step."""
+        if self.scheduler.running or self.scheduler.waiting:
+            return 0.0
+        return DEFERRED_S if len(self.entrance) else IDLE_S
 
     def add(self, add: Add) -> None:
-        root = chain.root(self._model_name, add.adapter, add.salt)
-        self.scheduler.add(
-            Sequence(add.id, add.tokens, add.sampling, max_length=add.max_length, root=root, salt=add.salt)
-        )
+        self.entrance.add(add)
 
     def abort(self, id: int) -> None:
-        self.scheduler.abort(id)
+        """Frees its blocks at once."""
+        sequence = None if self.entrance.abort(id) else self.scheduler.abort(id)
+        if sequence is not None:
+            self.entrance.leave(sequence)
 
     def reset_cache(self) -> bool:
         return self.scheduler.pool.clear()
@@ -48,41 +63,55 @@ class EngineCore:
     def step(self) -> StepReport:
         """Compute one step, or nothing when nothing is to be done; the report carries the cache's events either way."""
         began = self._clock()
+        admitted, refused = self.entrance.admit() if len(self.entrance) else ([], [])
+        for sequence in admitted:
+            self.scheduler.add(sequence)
         plan = self.scheduler.plan()
-        tokens = self._runner.run(plan.work) if plan.work else []
-        ended = self.scheduler.commit(plan, tokens)
+        if plan.moves:
+            self._runner.move(plan.moves)
+        samples = self._runner.run(plan.work) if plan.work else Samples()
+        ended = self.scheduler.commit(plan, samples.tokens)
+        for end in ended:
+            self.entrance.leave(end.sequence)
         return StepReport(
             began=began,
             ended=self._clock(),
-            load=self._load(plan),
+            load=self._load(plan, samples),
             started=[sequence.id for sequence in plan.started],
-            outputs=_outputs(plan, tokens, ended),
+            outputs=refused + _outputs(plan, samples, ended),
             events=self.scheduler.pool.drain_events(),
         )
 
-    def _load(self, plan: StepPlan) -> Load:
+    def _load(self, plan: StepPlan, samples: Samples) -> Load:
         counts = self.scheduler.pool.counts
+        drafted = [len(work.draft) for work in plan.sampling]
         return Load(
             running=self.scheduler.running,
-            waiting=self.scheduler.waiting,
+            waiting=self.scheduler.waiting + len(self.entrance),
             used_blocks=counts.used,
             step_tokens=plan.tokens,
             prefix_queries=plan.prefix_queries,
             prefix_hits=plan.prefix_hits,
             prompt_computed=sum(max(0, min(w.start + w.count, w.sequence.prompt_length) - w.start) for w in plan.work),
             preemptions=len(plan.preempted),
+            drafted=sum(drafted),
+            deferred=len(self.entrance),
+            accepted=sum(len(new) - 1 for new, draft in zip(samples.tokens, drafted, strict=True) if draft),
         )
 
 
-def _outputs(plan: StepPlan, tokens: list[int], ended: list[Ended]) -> list[Output]:
+def _outputs(plan: StepPlan, samples: Samples, ended: list[Ended]) -> list[Output]:
     ends = {end.sequence.id: end for end in ended}
     outputs = []
-    for work, token in zip((work for work in plan.work if work.samples), tokens, strict=True):
+    for work, new in zip(plan.sampling, samples.tokens, strict=True):
         sequence = work.sequence
-        end = ends.get(sequence.id)
-        cached = (sequence.cached or 0) if sequence.generated == 1 else 0
-        if end is None:
-            outputs.append(Output(sequence.id, [token], cached))
-        else:
-            outputs.append(Output(sequence.id, [token], cached, end.finish, end.stop_token))
+        id = sequence.id
+        end = ends.get(id)
+        cached = (sequence.cached or 0) if sequence.generated == len(new) else 0
+        if end is None and id not in samples.logprobs:
+            outputs.append(Output(id, new, cached))
+            continue
+        finish, stop = (end.finish, end.stop_token) if end else (None, None)
+        told = samples.logprobs[id][: len(new)] if id in samples.logprobs else None
+        outputs.append(Output(id, new, cached, finish, stop, told, samples.vectors.get(id)))
     return outputs

@@ -1,15 +1,18 @@
 """From logits to tokens.
 
 A random token is found by inverting the cumulative distribution at one uniform number, which depends on nothing but
-the request's seed and the token's absolute position. Order of restrictions as in vLLM: temperature, top-k, then
-top-p of what top-k left.
+the request's seed and the token's absolute position. Order as in vLLM: what shapes logits (`shaping`), temperature,
+min-p, top-k, then top-p of what top-k left.
 """
 
 from collections.abc import Sequence as Many
+from typing import NamedTuple
 
 import torch
 
+from roundhouse_torch.engine.shaping import shape
 from roundhouse_torch.messages.command import Sampling
+from roundhouse_torch.messages.report import TokenLogprobs
 from roundhouse_torch.scheduler.sequence import Sequence
 
 _MASK = (1 << 64) - 1
@@ -29,34 +32,78 @@ def _mix(x: int) -> int:
     return x ^ x >> 31
 
 
-def sample(logits: torch.Tensor, sequences: Many[Sequence]) -> list[int]:
-    """One token for each row. Changes ``logits``."""
-    for row, sequence in enumerate(sequences):
-        if sequence.generated < sequence.sampling.min_tokens:
-            logits[row, sorted(sequence.sampling.eos_ids | sequence.sampling.stop_ids)] = -torch.inf
+class Row(NamedTuple):
+    """Draw the token behind ``sequence`` and the guesses ``ahead``."""
+
+    sequence: Sequence
+    ahead: tuple[int, ...] = ()
+
+    @property
+    def position(self) -> int:
+        return len(self.sequence.tokens) + len(self.ahead)
+
+
+def sample(logits: torch.Tensor, rows: Many[Row]) -> tuple[dict[int, list[int]], dict[int, list[TokenLogprobs]]]:
+    """New tokens by sequence id, and their log-probabilities where asked for. Changes ``logits``.
+
+    The rows of one sequence follow each other; a row counts when the rows before it drew what it has ``ahead``.
+    """
+    telling = [index for index, row in enumerate(rows) if row.sequence.sampling.logprobs is not None]
+    unshaped = logits[telling] if telling else None
+    shape(logits, rows)
+    drawn = draw(logits, rows)
+    tokens: dict[int, list[int]] = {}
+    counting = []
+    for row, token in zip(rows, drawn, strict=True):
+        new = tokens.setdefault(row.sequence.id, [])
+        counting.append(tuple(new) == row.ahead)
+        if counting[-1]:
+            new.append(token)
+    if unshaped is None:
+        return tokens, {}
+    told: dict[int, list[TokenLogprobs]] = {}
+    for index, one in zip(telling, tell(unshaped, telling, rows, drawn), strict=True):
+        if counting[index]:
+            told.setdefault(rows[index].sequence.id, []).append(one)
+    return tokens, told
+
+
+def tell(logits: torch.Tensor, telling: Many[int], rows: Many[Row], drawn: Many[int]) -> list[TokenLogprobs]:
+    """Before anything shaped them: what the model itself thinks, as in vLLM."""
+    likely = logits.float().log_softmax(-1)
+    chosen = likely.gather(-1, torch.tensor([[drawn[index]] for index in telling], device=logits.device))
+    wanted = [rows[index].sequence.sampling.logprobs or 0 for index in telling]
+    values, ids = likely.topk(max(wanted), -1)
+    return [
+        TokenLogprobs(first, list(zip(found[:count], value[:count], strict=True)))
+        for (first,), found, value, count in zip(chosen.tolist(), ids.tolist(), values.tolist(), wanted, strict=True)
+    ]
+
+
+def draw(logits: torch.Tensor, rows: Many[Row]) -> list[int]:
+    """One token for each row."""
     tokens: list[int] = logits.argmax(-1).tolist()
-    drawn = [row for row, sequence in enumerate(sequences) if sequence.sampling.temperature > 0]
-    for rows, restricted in _split(drawn, sequences):
-        picks = [sequences[row] for row in rows]
-        scaled = logits[rows] / _column([pick.sampling.temperature for pick in picks], logits)
-        at = _column([uniform(pick.sampling.seed, len(pick.tokens)) for pick in picks], logits, torch.float64)
-        chosen = (
-            _restricted(scaled, [pick.sampling for pick in picks], at)
-            if restricted
-            else _invert(scaled.softmax(-1), at)
-        )
-        for row, token in zip(rows, chosen.tolist(), strict=True):
-            tokens[row] = token
+    random = [index for index, row in enumerate(rows) if row.sequence.sampling.temperature > 0]
+    for part, restricted in _split(random, rows):
+        picks = [rows[index].sequence.sampling for index in part]
+        scaled = logits[part] / _column([pick.temperature for pick in picks], logits)
+        if any(pick.min_p for pick in picks):
+            least = scaled.amax(-1, keepdim=True) + _column([pick.min_p for pick in picks], logits).log()
+            scaled.masked_fill_(scaled < least, -torch.inf)
+        at = _column([uniform(rows[i].sequence.sampling.seed, rows[i].position) for i in part], logits, torch.float64)
+        chosen = _restricted(scaled, picks, at) if restricted else _invert(scaled.softmax(-1), at)
+        for index, token in zip(part, chosen.tolist(), strict=True):
+            tokens[index] = token
     return tokens
 
 
-def _split(rows: list[int], sequences: Many[Sequence]) -> list[tuple[list[int], bool]]:
+def _split(random: list[int], rows: Many[Row]) -> list[tuple[list[int], bool]]:
     """Rows that may take any token, and rows that need the likeliest ones in order."""
     plain: list[int] = []
     restricted: list[int] = []
-    for row in rows:
-        sampling = sequences[row].sampling
-        (plain if sampling.top_p >= 1 and sampling.top_k <= 0 else restricted).append(row)
+    for index in random:
+        sampling = rows[index].sequence.sampling
+        (plain if sampling.top_p >= 1 and sampling.top_k <= 0 else restricted).append(index)
     return [(part, flag) for part, flag in ((plain, False), (restricted, True)) if part]
 
 

@@ -5,6 +5,8 @@ from collections.abc import Iterator, KeysView
 from dataclasses import dataclass
 
 from roundhouse_torch.kvcache.events import AllBlocksCleared, BlockRemoved, BlockStored, CacheEvent
+from roundhouse_torch.kvcache.host import MEDIUM as HOST
+from roundhouse_torch.kvcache.host import stored_on_host
 
 MAX_RUN = 512
 """Blocks in one event of a snapshot."""
@@ -23,13 +25,23 @@ class CacheMirror:
 
     def __init__(self) -> None:
         self._blocks: dict[int, HeldBlock] = {}
+        self._on_host: dict[int, None] = {}
 
     @property
     def hashes(self) -> KeysView[int]:
         return self._blocks.keys()
 
+    @property
+    def host_hashes(self) -> KeysView[int]:
+        return self._on_host.keys()
+
     def apply(self, event: CacheEvent) -> None:
         match event:
+            case BlockStored(medium=medium) if medium == HOST:
+                self._on_host.update(dict.fromkeys(event.block_hashes))
+            case BlockRemoved(medium=medium) if medium == HOST:
+                for block in event.block_hashes:
+                    self._on_host.pop(block, None)
             case BlockStored():
                 self._store(event)
             case BlockRemoved():
@@ -37,6 +49,7 @@ class CacheMirror:
                     self._blocks.pop(block, None)
             case AllBlocksCleared():
                 self._blocks.clear()
+                self._on_host.clear()
 
     def events(self) -> Iterator[BlockStored]:
         """The whole content as events, chains of blocks in one piece where they were stored one after the other."""
@@ -48,6 +61,8 @@ class CacheMirror:
             run.append((hash, block))
         if run:
             yield _stored(run)
+        if self._on_host:
+            yield stored_on_host(list(self._on_host))
 
     def _store(self, event: BlockStored) -> None:
         parent, size = event.parent_block_hash, event.block_size

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from roundhouse_torch.kvcache.chain import wire_hash
 from roundhouse_torch.kvcache.events import AllBlocksCleared, BlockRemoved, CacheEvent
+from roundhouse_torch.kvcache.host import HostTier
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +27,14 @@ class BlockCounts:
 
 
 class BlockPool:
-    """Hands out, names, shares and takes back blocks. ``events`` collects what changed, in order."""
+    """Hands out, names, shares and takes back blocks. ``events`` collects what changed, in order.
 
-    def __init__(self, total: int) -> None:
+    ``host``: where evicted content goes.
+    """
+
+    def __init__(self, total: int, host: HostTier | None = None) -> None:
         self.total = total
+        self.host = host
         self.events: list[CacheEvent] = []
         self._free = list(range(total - 1, -1, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()
@@ -54,6 +59,20 @@ class BlockPool:
     def find(self, name: bytes) -> int | None:
         return self._block_of.get(name)
 
+    def match(self, names: Iterable[bytes]) -> list[int]:
+        """Blocks with the leading ones of ``names``."""
+        found = []
+        for block in map(self._block_of.get, names):
+            if block is None:
+                break
+            found.append(block)
+        return found
+
+    def idle(self, blocks: Iterable[int]) -> int:
+        """How many of ``blocks`` nobody uses: sharing them makes as many less available."""
+        references = self._references
+        return [references[block] for block in blocks].count(0)
+
     def is_idle(self, block: int) -> bool:
         """Sharing it would make one block less available."""
         return self._references[block] == 0
@@ -64,11 +83,28 @@ class BlockPool:
         self._references[block] = 1
         return block
 
+    def restore(self, name: bytes) -> int | None:
+        """A block with the content of ``name`` out of the host's memory, if it is there. Needs ``available`` > 0."""
+        slot = self.host.claim(name) if self.host is not None else None
+        if self.host is None or slot is None:
+            return None
+        block = self.take()
+        self.events.append(self.host.load(name, slot, block))
+        self._block_of[name] = block
+        self._names[block] = name
+        return block
+
     def share(self, block: int) -> None:
         """One more user of a named block."""
-        if self._references[block] == 0:
-            del self._cached[block]
-        self._references[block] += 1
+        self.share_all((block,))
+
+    def share_all(self, blocks: Iterable[int]) -> None:
+        """See `share`."""
+        references, cached = self._references, self._cached
+        for block in blocks:
+            if references[block] == 0:
+                del cached[block]
+            references[block] += 1
 
     def name(self, block: int, name: bytes) -> int:
         """Name a full block that the caller uses. When another block has that name already the caller gets that one.
@@ -102,6 +138,8 @@ class BlockPool:
         self._free.extend(reversed(self._cached))
         self._cached.clear()
         self._block_of.clear()
+        if self.host is not None:
+            self.host.clear()
         self.events.append(AllBlocksCleared())
         return True
 
@@ -116,4 +154,6 @@ class BlockPool:
         self._names[block] = None
         del self._block_of[name]
         self.events.append(BlockRemoved(block_hashes=[wire_hash(name)]))
+        if self.host is not None:
+            self.events += self.host.store(name, block)
         return block

@@ -13,9 +13,16 @@ import math
 import numpy as np
 import torch
 
+FP8 = torch.float8_e4m3fn
+_FP8_MAX = 448.0
+
 
 class KVStorage:
-    """Zeroed, because masked slots take part in arithmetic and must be finite; on CPU untouched pages cost nothing."""
+    """Zeroed, because masked slots take part in arithmetic and must be finite; on CPU untouched pages cost nothing.
+
+    ``dtype`` is what is stored, ``compute_dtype`` what it is computed with. fp8 is stored without a scale (keys and
+    values of these models lie well within ±448) and moved as bytes, since PyTorch does not index it.
+    """
 
     def __init__(
         self,
@@ -27,19 +34,33 @@ class KVStorage:
         *,
         device: torch.device,
         dtype: torch.dtype,
+        compute_dtype: torch.dtype | None = None,
     ) -> None:
         self.block_size = block_size
+        self.layers = layers
         self.kv_heads = kv_heads
         self.head_dim = head_dim
         self.device = device
         self.dtype = dtype
+        self.compute_dtype = compute_dtype or dtype
         self.tensor = _zeros((blocks, layers, 2, block_size, kv_heads, head_dim), device, dtype)
-        self.slots = self.tensor.view(blocks * layers * 2 * block_size, kv_heads * head_dim)
-        self.pieces = self.tensor.view(blocks * layers * 2, block_size * kv_heads * head_dim)
+        moved = self.tensor.view(torch.uint8) if dtype == FP8 else self.tensor
+        self.blocks = moved.view(blocks, -1)
+        self.slots = moved.view(blocks * layers * 2 * block_size, kv_heads * head_dim)
+        self.pieces = moved.view(blocks * layers * 2, block_size * kv_heads * head_dim)
         self.slots_per_layer = 2 * block_size
         self.slots_per_block = layers * self.slots_per_layer
         self.pieces_per_layer = 2
         self.pieces_per_block = layers * self.pieces_per_layer
+
+    def packed(self, values: torch.Tensor) -> torch.Tensor:
+        """As `slots` and `pieces` hold them."""
+        if self.dtype != FP8:
+            return values
+        return values.clamp(-_FP8_MAX, _FP8_MAX).to(FP8).view(torch.uint8)
+
+    def unpacked(self, stored: torch.Tensor) -> torch.Tensor:
+        return stored.view(FP8).to(self.compute_dtype) if self.dtype == FP8 else stored
 
 
 def _zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> torch.Tensor:

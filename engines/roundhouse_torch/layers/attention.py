@@ -1,27 +1,36 @@
 """Self-attention: project, rotate, attend over the paged cache, project back."""
 
+from dataclasses import dataclass
+
 import torch
 
 from roundhouse_torch.attention.backend import AttentionPass
-from roundhouse_torch.layers.linear import Linear
-from roundhouse_torch.layers.rope import Rotation, rotate
+from roundhouse_torch.layers.linear import Projection
+from roundhouse_torch.layers.norm import RMSNorm
+from roundhouse_torch.layers.rope import Rotation
 
 
+@dataclass(frozen=True, slots=True)
 class SelfAttention:
-    """``qkv`` gives query heads, then key heads, then value heads of ``head_dim`` each."""
+    """``qkv`` gives query heads, then key heads, then value heads of ``head_dim`` each.
 
-    __slots__ = ("_head_dim", "_heads", "_kv_heads", "_layer", "_out", "_qkv")
+    ``window``: how many tokens back a token sees, itself included; 0 = all. ``q_norm`` and ``k_norm`` are applied to
+    each head before it is rotated.
+    """
 
-    def __init__(self, layer: int, qkv: Linear, out: Linear, *, heads: int, kv_heads: int, head_dim: int) -> None:
-        self._layer = layer
-        self._qkv = qkv
-        self._out = out
-        self._heads = heads
-        self._kv_heads = kv_heads
-        self._head_dim = head_dim
+    layer: int
+    qkv: Projection
+    out: Projection
+    heads: int
+    kv_heads: int
+    head_dim: int
+    window: int = 0
+    q_norm: RMSNorm | None = None
+    k_norm: RMSNorm | None = None
 
     def __call__(self, x: torch.Tensor, rotation: Rotation, attend: AttentionPass) -> torch.Tensor:
-        qkv = self._qkv(x).view(x.shape[0], -1, self._head_dim)
-        qk = rotate(qkv[:, : self._heads + self._kv_heads], rotation)
-        q, k, v = qk[:, : self._heads], qk[:, self._heads :], qkv[:, self._heads + self._kv_heads :]
-        return self._out(attend(self._layer, q, k, v).flatten(1))
+        qkv = self.qkv(x).view(x.shape[0], -1, self.head_dim)
+        q, k, v = torch.split(qkv, [self.heads, self.kv_heads, self.kv_heads], 1)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q.contiguous()), self.k_norm(k.contiguous())
+        return self.out(attend(self.layer, q, k, v, rotation, self.window).flatten(1))

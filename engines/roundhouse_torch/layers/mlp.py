@@ -1,18 +1,18 @@
 """Gated feed-forward: down(silu(gate(x)) · up(x)), gate and up in one product."""
 
+from dataclasses import dataclass
+
 import torch
-from torch.nn.functional import silu
 
-from roundhouse_torch.layers.linear import Linear
+from roundhouse_torch.layers.linear import Projection
+from roundhouse_torch.layers.operations import Operations
 
 
+@dataclass(frozen=True, slots=True)
 class GatedMLP:
-    __slots__ = ("_down", "_gate_up")
-
-    def __init__(self, gate_up: Linear, down: Linear) -> None:
-        self._gate_up = gate_up
-        self._down = down
+    gate_up: Projection
+    down: Projection
+    operations: Operations
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        gate, up = self._gate_up(x).chunk(2, -1)
-        return self._down(silu(gate).mul_(up))
+        return self.down(self.operations.silu_mul(self.gate_up(x)))

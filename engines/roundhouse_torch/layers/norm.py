@@ -2,17 +2,22 @@
 
 import torch
 
+from roundhouse_torch.layers.operations import Operations
+
 
 class RMSNorm:
-    """x / rms(x) · weight, with the mean taken in float32 whatever the type of ``x``."""
+    """See `Operations.norm`."""
 
-    __slots__ = ("eps", "weight")
+    __slots__ = ("_operations", "eps", "weight")
 
-    def __init__(self, weight: torch.Tensor, eps: float) -> None:
+    def __init__(self, weight: torch.Tensor, eps: float, operations: Operations) -> None:
         self.weight = weight
         self.eps = eps
+        self._operations = operations
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        wide = x.float()
-        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True).add_(self.eps))
-        return (wide * scale).to(x.dtype) * self.weight
+        return self._operations.norm(x, self.weight, self.eps)
+
+    def after(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        """Of their sum, which is left in ``residual``."""
+        return self._operations.add_norm(x, residual, self.weight, self.eps)

@@ -1,10 +1,25 @@
 """Rotary position embedding, in the half-rotation layout of Hugging Face checkpoints."""
 
+from dataclasses import dataclass
+
 import torch
 
 from roundhouse_torch.models.config import RopeScaling
 
-Rotation = tuple[torch.Tensor, torch.Tensor]
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """A batch's rows of the tables: tokens × 1 × head_dim / 2 each, and the same for whole heads.
+
+    ``whole_cos`` is cos twice; ``whole_sin`` is −sin, then sin. ``positions`` index ``cos_table`` and ``sin_table``,
+    for kernels that look up themselves.
+    """
+
+    whole_cos: torch.Tensor
+    whole_sin: torch.Tensor
+    positions: torch.Tensor
+    cos_table: torch.Tensor
+    sin_table: torch.Tensor
 
 
 class Rope:
@@ -21,11 +36,12 @@ class Rope:
         self._sin = angles.sin().to(device=device, dtype=dtype)
 
     def at(self, positions: torch.Tensor) -> Rotation:
-        return self._cos[positions].unsqueeze(1), self._sin[positions].unsqueeze(1)
+        cos, sin = self._cos[positions].unsqueeze(1), self._sin[positions].unsqueeze(1)
+        return Rotation(torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1), positions, self._cos, self._sin)
 
 
 def rotate(x: torch.Tensor, rotation: Rotation) -> torch.Tensor:
     """``x``: tokens × heads × head_dim."""
-    cos, sin = rotation
-    left, right = x.chunk(2, -1)
-    return torch.cat((left * cos - right * sin, right * cos + left * sin), -1)
+    half = x.shape[-1] // 2
+    turned = torch.cat((x[..., half:], x[..., :half]), -1)
+    return torch.addcmul(x * rotation.whole_cos, turned, rotation.whole_sin)

@@ -21,14 +21,28 @@ class Failed(msgspec.Struct, frozen=True, array_like=True, tag=True):
     message: str
 
 
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Logarithm of a token's probability before anything restricted it, and the likeliest tokens with theirs."""
+
+    chosen: float
+    top: list[tuple[int, float]]
+
+
 class Output(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """New tokens of one answer. ``cached`` comes with the first ones, ``finish`` with the last."""
+    """New tokens of one answer. ``cached`` comes with the first ones, ``finish`` with the last.
+
+    ``logprobs``: one for each token, if asked for; ``vector``: float32, the answer to a request for an embedding;
+    ``error``: why there will be no answer.
+    """
 
     id: int
     tokens: list[int]
     cached: int = 0
     finish: str | None = None
     stop_token: int | None = None
+    logprobs: list[TokenLogprobs] | None = None
+    vector: bytes | None = None
+    error: str | None = None
 
 
 class Load(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -42,6 +56,9 @@ class Load(msgspec.Struct, frozen=True, array_like=True, gc=False):
     prefix_hits: int = 0
     prompt_computed: int = 0
     preemptions: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    deferred: int = 0
 
 
 class StepReport(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -58,9 +75,11 @@ class StepReport(msgspec.Struct, frozen=True, array_like=True, tag=True):
     events: list[CacheEvent] = []
 
 
-class CacheReset(msgspec.Struct, frozen=True, array_like=True, tag=True):
+class Done(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """An order was obeyed; ``error``: why not."""
+
     ticket: int
-    done: bool
+    error: str = ""
 
 
-Report = Loaded | Failed | StepReport | CacheReset
+Report = Loaded | Failed | StepReport | Done

@@ -11,6 +11,8 @@ from roundhouse_torch.errors import BrokenModel, UnsupportedModel
 
 INDEX = "model.safetensors.index.json"
 SUPPORTED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+DTYPES_8_BIT = (torch.float8_e4m3fn, torch.int8)
+_STORED_8_BIT = ("F8_E4M3", "I8")
 
 
 def shard_names(folder: Path) -> list[str]:
@@ -49,14 +51,27 @@ class Checkpoint:
 
     def get(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
         """Raises `ModelError` when the tensor is absent, of another shape, or of a type that is not supported."""
+        return self._checked(name, shape, SUPPORTED_DTYPES)
+
+    def get_8_bit(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        """See `get`; its scales are elsewhere."""
+        return self._checked(name, shape, DTYPES_8_BIT)
+
+    def is_8_bit(self, name: str) -> bool:
+        return name in self._shard_of and self._shard_of[name].get_slice(name).get_dtype() in _STORED_8_BIT
+
+    def any(self, name: str) -> torch.Tensor:
+        """Whatever its shape and type."""
+        tensor: torch.Tensor = self._shard_of[name].get_tensor(name)
+        return tensor
+
+    def _checked(self, name: str, shape: tuple[int, ...], supported: tuple[torch.dtype, ...]) -> torch.Tensor:
         if name not in self._shard_of:
             raise BrokenModel(f"tensor {name} is in none of the safetensors of {self.folder}")
-        tensor: torch.Tensor = self._shard_of[name].get_tensor(name)
+        tensor = self.any(name)
         if tuple(tensor.shape) != shape:
             raise BrokenModel(f"tensor {name} has shape {tuple(tensor.shape)}, config.json says {shape}")
-        if tensor.dtype not in SUPPORTED_DTYPES:
-            supported = ", ".join(str(dtype).removeprefix("torch.") for dtype in SUPPORTED_DTYPES)
-            raise UnsupportedModel(
-                f"tensor {name} is {str(tensor.dtype).removeprefix('torch.')}; supported: {supported}"
-            )
+        if tensor.dtype not in supported:
+            names = ", ".join(str(dtype).removeprefix("torch.") for dtype in supported)
+            raise UnsupportedModel(f"tensor {name} is {str(tensor.dtype).removeprefix('torch.')}; supported: {names}")
         return tensor

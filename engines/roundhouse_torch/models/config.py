@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from roundhouse_torch.errors import BrokenModel, UnsupportedModel
+from roundhouse_torch.models.quantised import Scheme, parse_scheme
 
 ROPE_TYPES = ("default", "linear", "llama3")
 ACTIVATIONS = ("silu",)
+MISTRAL_WINDOW = 4096
+"""What Mistral's config.json means when it does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +54,15 @@ class GenerationDefaults:
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """A decoder-only model. ``dtype`` is the checkpoint's; ``eos_ids`` end an answer."""
+    """A decoder-only model. ``dtype`` is the checkpoint's; ``eos_ids`` end an answer; ``windows``: how many tokens back
+    each layer sees, 0 = all; ``scheme`` tells how its weights are quantised.
+    """
 
     architecture: str
     vocab_size: int
@@ -72,6 +79,8 @@ class ModelConfig:
     attention_bias: bool
     mlp_bias: bool
     dtype: str
+    windows: tuple[int, ...]
+    scheme: Scheme | None
     eos_ids: frozenset[int]
     defaults: GenerationDefaults
 
@@ -114,9 +123,7 @@ def read_json(path: Path, *, optional: bool = False) -> dict[str, Any]:
 
 def parse_config(config: Mapping[str, Any], generation: Mapping[str, Any]) -> ModelConfig:
     """Raises `ModelError`, naming the field that is missing or not supported."""
-    if config.get("quantization_config"):
-        method = config["quantization_config"].get("quant_method", "unknown")
-        raise UnsupportedModel(f"quantised weights ({method}) are not supported; supported: float32, bfloat16, float16")
+    scheme = parse_scheme(config["quantization_config"]) if config.get("quantization_config") else None
     activation = config.get("hidden_act", "silu")
     if activation not in ACTIVATIONS:
         raise UnsupportedModel(f"hidden_act {activation!r} is not supported; supported: {', '.join(ACTIVATIONS)}")
@@ -139,17 +146,41 @@ def parse_config(config: Mapping[str, Any], generation: Mapping[str, Any]) -> Mo
             attention_bias=bool(config.get("attention_bias", False)),
             mlp_bias=bool(config.get("mlp_bias", False)),
             dtype=str(config.get("dtype") or config.get("torch_dtype") or "float32"),
+            windows=parse_windows(config),
+            scheme=scheme,
             eos_ids=_ids(generation.get("eos_token_id")) or _ids(config.get("eos_token_id")),
             defaults=GenerationDefaults(
                 temperature=float(generation.get("temperature") or 1.0),
                 top_p=float(generation.get("top_p") or 1.0),
                 top_k=int(generation.get("top_k") or 0),
+                min_p=float(generation.get("min_p") or 0.0),
+                repetition_penalty=float(generation.get("repetition_penalty") or 1.0),
             ),
         )
     except KeyError as error:
         raise BrokenModel(f"config.json has no field {error.args[0]!r}") from error
     except (TypeError, ValueError) as error:
         raise BrokenModel(f"config.json has a field of the wrong type: {error}") from error
+
+
+def parse_windows(config: Mapping[str, Any]) -> tuple[int, ...]:
+    """Sliding windows as `transformers` reads them: per layer if ``layer_types`` says so, Qwen's from a layer on."""
+    layers, qwen = int(config["num_hidden_layers"]), str(config.get("model_type", "")).startswith("qwen")
+    default = MISTRAL_WINDOW if config.get("model_type") == "mistral" else 0
+    window = int(config.get("sliding_window", default) or 0)
+    if qwen and not config.get("use_sliding_window", False):
+        window = 0
+    if types := config.get("layer_types"):
+        if unknown := set(types) - {"full_attention", "sliding_attention"}:
+            raise UnsupportedModel(
+                f"layer_types {', '.join(sorted(unknown))} are not supported; supported: "
+                "full_attention, sliding_attention"
+            )
+        return tuple(window if kind == "sliding_attention" else 0 for kind in types)
+    if qwen:
+        first = int(config.get("max_window_layers", 28))
+        return tuple(window if index >= first else 0 for index in range(layers))
+    return (window,) * layers if config.get("model_type") == "mistral" else (0,) * layers
 
 
 def parse_rope(config: Mapping[str, Any]) -> RopeScaling:

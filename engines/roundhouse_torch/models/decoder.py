@@ -14,6 +14,10 @@ class Decoder(Protocol):
         """Hidden states of a flattened batch: tokens × hidden size."""
         ...
 
+    def features(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Hidden states as the output layer sees them: what embeddings are made of."""
+        ...
+
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Rows × vocabulary, float32."""
         ...

@@ -8,7 +8,12 @@ from roundhouse_torch.errors import UnsupportedModel
 if TYPE_CHECKING:
     from roundhouse_torch.models.decoder import DecoderFactory
 
-ARCHITECTURES = {"LlamaForCausalLM": "llama"}
+ARCHITECTURES = {
+    "LlamaForCausalLM": "llama",
+    "MistralForCausalLM": "mistral",
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
+}
 
 
 def require_supported(architecture: str) -> None:

@@ -1,13 +1,14 @@
 """Token-budget continuous batching.
 
 A step computes at most ``max_tokens`` tokens: first the one pending token of every growing answer, then chunks of
-the prompts already begun, then chunks of waiting ones, in order of arrival. All of it is one batch; there is no
-prefill mode.
+the prompts already begun, then chunks of waiting ones, in order of priority and arrival. All of it is one batch; there
+is no prefill mode.
 
 Blocks are taken when they are needed. When a growing answer needs one and none is available, the sequence started
-last loses its blocks and goes back to the head of the queue (preemption by recompute; much of it is usually found
-in the cache again). A prompt is admitted only when all of it fits beside what the prompts already begun still need.
-A chunk never preempts, it shrinks: what an answer took from it comes back when that answer ends or gives way.
+last of the least urgent priority loses its blocks and goes back to the head of the queue (preemption by recompute;
+much of it is usually found in the cache again). A prompt is admitted only when all of it fits beside what the prompts
+already begun still need. A chunk never preempts, it shrinks: what an answer took from it comes back when that answer
+ends or gives way.
 
 Blocks are named when their tokens are planned, not when they are computed: attention reads a layer's keys after all
 of the batch's keys are stored, so sequences of one step can share a block that this very step computes. Two equal
@@ -21,7 +22,9 @@ from dataclasses import dataclass
 from roundhouse_torch.kvcache.blocks import BlockPool
 from roundhouse_torch.kvcache.chain import wire_hash
 from roundhouse_torch.kvcache.events import BlockStored
+from roundhouse_torch.scheduler.queue import WaitingQueue
 from roundhouse_torch.scheduler.sequence import Finish, Sequence
+from roundhouse_torch.scheduler.speculation import Speculation
 from roundhouse_torch.scheduler.step import StepPlan, Work
 
 
@@ -43,13 +46,22 @@ class Ended:
 class Scheduler:
     """Owns waiting and running sequences and their blocks. Call `plan`, compute it, then `commit`."""
 
-    def __init__(self, pool: BlockPool, block_size: int, limits: Limits, *, prefix_caching: bool = True) -> None:
+    def __init__(
+        self,
+        pool: BlockPool,
+        block_size: int,
+        limits: Limits,
+        *,
+        prefix_caching: bool = True,
+        speculation: Speculation | None = None,
+    ) -> None:
         self.pool = pool
         self._block_size = block_size
         self._max_sequences = limits.max_sequences
         self._max_tokens = max(limits.max_tokens, limits.max_sequences)
         self._prefix_caching = prefix_caching
-        self._waiting: OrderedDict[int, Sequence] = OrderedDict()
+        self._speculation = speculation
+        self._waiting = WaitingQueue()
         self._running: OrderedDict[int, Sequence] = OrderedDict()
 
     @property
@@ -63,17 +75,14 @@ class Scheduler:
     def add(self, sequence: Sequence) -> None:
         """Its longest possible form must fit into the pool alone; the caller sees to that."""
         assert -(-sequence.max_length // self._block_size) <= self.pool.total
-        self._waiting[sequence.id] = sequence
+        self._waiting.push(sequence)
 
-    def abort(self, id: int) -> bool:
-        """Between steps only. False when it ended already."""
-        if self._waiting.pop(id, None) is not None:
-            return True
-        sequence = self._running.pop(id, None)
-        if sequence is None:
-            return False
-        self._release(sequence)
-        return True
+    def abort(self, id: int) -> Sequence | None:
+        """Between steps only. None when it ended already."""
+        sequence = self._waiting.pop(id) or self._running.pop(id, None)
+        if sequence is not None:
+            self._release(sequence)
+        return sequence
 
     def plan(self) -> StepPlan:
         """Decide the next step and take its blocks."""
@@ -82,28 +91,55 @@ class Scheduler:
         budget, owed = self._plan_prompts(plan, budget)
         if not plan.preempted:
             self._admit(plan, budget, owed)
+        if self.pool.host is not None:
+            plan.moves = self.pool.host.drain_moves()
         return plan
 
-    def commit(self, plan: StepPlan, tokens: list[int]) -> list[Ended]:
-        """``plan`` was computed; ``tokens`` are the samples of its sampling work, in order. Gives what ended."""
+    def commit(self, plan: StepPlan, tokens: list[list[int]]) -> list[Ended]:
+        """``plan`` was computed; ``tokens`` are the samples of its sampling work, in order, cut here where an answer
+        ends. Gives what ended.
+        """
         ended = []
         samples = iter(tokens)
         for work in plan.work:
             sequence = work.sequence
-            sequence.computed += work.count
+            sequence.computed += work.count - len(work.draft)
             if not work.samples:
                 continue
-            sequence.tokens.append(next(samples))
-            finish = sequence.finish()
+            finish = self._append(sequence, next(samples))
+            if work.draft:
+                self._verified(work)
             if finish is not None:
                 del self._running[sequence.id]
                 self._release(sequence)
                 ended.append(Ended(sequence, *finish))
         return ended
 
+    @staticmethod
+    def _append(sequence: Sequence, new: list[int]) -> tuple[Finish, int | None] | None:
+        if sequence.pooled:
+            return Finish.STOP, None
+        for count, token in enumerate(new, 1):
+            sequence.tokens.append(token)
+            finish = sequence.finish()
+            if finish is not None:
+                del new[count:]
+                return finish
+        return None
+
+    def _verified(self, work: Work) -> None:
+        """What was right of a draft is computed; the rest will be written over."""
+        sequence = work.sequence
+        accepted = len(sequence.tokens) - 1 - sequence.computed
+        sequence.computed += accepted
+        self._name(sequence, sequence.computed)
+        if self._speculation is not None:
+            self._speculation.observe(sequence, len(work.draft), accepted)
+
     def _plan_answers(self, plan: StepPlan, budget: int) -> int:
         size, pool, running = self._block_size, self.pool, self._running
-        for sequence in list(running.values()):
+        drafts = self._drafts(budget)
+        for sequence in sorted(running.values(), key=_urgency):
             start = sequence.computed
             if len(sequence.tokens) - start != 1 or sequence.id not in running:
                 continue
@@ -115,9 +151,24 @@ class Scheduler:
                 sequence.blocks.append(pool.take())
             if (start + 1) % size == 0:
                 self._name(sequence, start + 1)
-            plan.work.append(Work(sequence, start, 1, True))
-            budget -= 1
+            draft = self._with_blocks(sequence, drafts[sequence.id]) if sequence.id in drafts else ()
+            plan.work.append(Work(sequence, start, 1 + len(draft), True, draft))
+            budget -= 1 + len(draft)
         return budget
+
+    def _drafts(self, budget: int) -> dict[int, list[int]]:
+        """Guesses for growing answers, by id, within what the budget leaves when each has its own token."""
+        if self._speculation is None or self.pool.available < len(self._running):
+            return {}
+        answers = [sequence for sequence in self._running.values() if sequence.pending == 1]
+        return self._speculation.drafts(answers, budget - len(self._running))
+
+    def _with_blocks(self, sequence: Sequence, draft: list[int]) -> tuple[int, ...]:
+        """As much of a draft as fits into blocks that nobody must give up."""
+        wanted = self._blocks_for(sequence.computed + 1 + len(draft)) - len(sequence.blocks)
+        for _ in range(min(wanted, self.pool.available - len(self._running))):
+            sequence.blocks.append(self.pool.take())
+        return tuple(draft[: len(sequence.blocks) * self._block_size - sequence.computed - 1])
 
     def _plan_prompts(self, plan: StepPlan, budget: int) -> tuple[int, int]:
         """Also gives the number of blocks that begun prompts will still need."""
@@ -133,19 +184,19 @@ class Scheduler:
 
     def _admit(self, plan: StepPlan, budget: int, owed: int) -> None:
         while self._waiting and budget > 0 and len(self._running) < self._max_sequences:
-            sequence = next(iter(self._waiting.values()))
+            sequence = self._waiting.head()
             hits = self._hits(sequence)
-            idle = sum(1 for block in hits if self.pool.is_idle(block))
+            idle = self.pool.idle(hits)
             owed += self._blocks_for(len(sequence.tokens)) - len(hits)
             if owed > self.pool.available - idle:
                 return
             self._start(plan, sequence, hits)
-            taken = len(sequence.blocks)
             budget -= self._plan_chunk(plan, sequence, budget)
-            owed -= len(sequence.blocks) - taken
+            owed -= len(sequence.blocks) - len(hits)
 
     def _start(self, plan: StepPlan, sequence: Sequence, hits: list[int]) -> None:
-        self._running[sequence.id] = self._waiting.pop(sequence.id)
+        self._waiting.pop(sequence.id)
+        self._running[sequence.id] = sequence
         self._take_hits(sequence, hits)
         if sequence.cached is None:
             sequence.cached = sequence.computed
@@ -157,11 +208,11 @@ class Scheduler:
         """Skip what another sequence has computed since this prompt was begun."""
         if sequence.computed != len(sequence.blocks) * self._block_size:
             return
-        hits = self._hits(sequence)
-        self._take_hits(sequence, hits)
+        before = sequence.computed
+        self._take_hits(sequence, self._hits(sequence))
         if sequence.generated == 0 and sequence.cached is not None:
-            sequence.cached += len(hits) * self._block_size
-            plan.prefix_hits += len(hits) * self._block_size
+            sequence.cached += sequence.computed - before
+            plan.prefix_hits += sequence.computed - before
 
     def _hits(self, sequence: Sequence) -> list[int]:
         """Blocks with the content that follows what is computed. The last token is always left to compute."""
@@ -169,20 +220,28 @@ class Scheduler:
             return []
         first, last = len(sequence.blocks), (len(sequence.tokens) - 1) // self._block_size
         sequence.name_blocks(last, self._block_size)
-        hits = []
-        for name in sequence.names[first:last]:
-            block = self.pool.find(name)
-            if block is None:
-                break
-            hits.append(block)
-        return hits
+        return self.pool.match(sequence.names[first:last])
 
     def _take_hits(self, sequence: Sequence, hits: list[int]) -> None:
-        for block in hits:
-            self.pool.share(block)
+        self.pool.share_all(hits)
         sequence.blocks += hits
+        self._restore(sequence)
         sequence.named = len(sequence.blocks)
         sequence.computed = sequence.named * self._block_size
+
+    def _restore(self, sequence: Sequence) -> None:
+        """Go on with blocks out of the host's memory; they are copied before the step that reads them."""
+        if self.pool.host is None:
+            return
+        first, last = len(sequence.blocks), (len(sequence.tokens) - 1) // self._block_size
+        for name in sequence.names[first:last]:
+            if not self.pool.available or self.pool.find(name) is not None:
+                break
+            block = self.pool.restore(name)
+            if block is None:
+                break
+            sequence.blocks.append(block)
+        self._announce(sequence, list(range(first, len(sequence.blocks))))
 
     def _plan_chunk(self, plan: StepPlan, sequence: Sequence, budget: int) -> int:
         """As much of a prompt as budget and blocks allow, maybe nothing. Gives the number of tokens."""
@@ -227,15 +286,17 @@ class Scheduler:
                 parent_block_hash=wire_hash(sequence.names[first - 1]) if first else None,
                 token_ids=sequence.tokens[first * self._block_size : last * self._block_size],
                 block_size=self._block_size,
-                extra_keys=[[sequence.salt] if sequence.salt and index == 0 else None for index in indices],
+                lora_name=sequence.adapter or None,
+                extra_keys=[_extra_keys(sequence, index) for index in indices],
             )
         )
 
     def _preempt_newest(self, plan: StepPlan) -> None:
-        _, sequence = self._running.popitem()
+        """Of those with the least urgent priority."""
+        sequence = max(reversed(self._running.values()), key=_urgency)
+        del self._running[sequence.id]
         self._release(sequence)
-        self._waiting[sequence.id] = sequence
-        self._waiting.move_to_end(sequence.id, last=False)
+        self._waiting.push(sequence, first=True)
         plan.preempted.append(sequence)
 
     def _release(self, sequence: Sequence) -> None:
@@ -246,3 +307,14 @@ class Scheduler:
 
     def _blocks_for(self, tokens: int) -> int:
         return -(-tokens // self._block_size)
+
+
+def _urgency(sequence: Sequence) -> int:
+    """Answers are planned in this order, so that who gives way is not planned yet."""
+    return sequence.priority
+
+
+def _extra_keys(sequence: Sequence, index: int) -> list[str] | None:
+    """The adapter with each block, the salt with the first."""
+    keys = [key for key in (sequence.adapter, sequence.salt if index == 0 else "") if key]
+    return keys or None

@@ -1,6 +1,7 @@
 """One answer in the making."""
 
 from enum import StrEnum
+from typing import Any, Protocol
 
 from roundhouse_torch.kvcache import chain
 from roundhouse_torch.messages.command import Sampling
@@ -14,22 +15,46 @@ class Finish(StrEnum):
     ABORT = "abort"
 
 
+class Constraint(Protocol):
+    """What an answer must match. Follows the answer's tokens."""
+
+    @property
+    def complete(self) -> bool:
+        """Nothing can follow."""
+        ...
+
+    def accept(self, token: int) -> bool:
+        """False: this token does not match."""
+        ...
+
+    def valid(self, tokens: list[int]) -> int:
+        """How many of ``tokens`` may follow."""
+        ...
+
+
 class Sequence:
     """Tokens of prompt and answer, and where their KV is.
 
     ``computed`` tokens have KV in ``blocks``; the rest is *pending*: one token while an answer grows, more during
     prefill and after a preemption. ``named`` counts the leading blocks that carry a name of ``names``. ``cached``
-    is how many prompt tokens were found in the cache when it was first started, None before.
+    is how many prompt tokens were found in the cache when it was first started, None before. ``history`` and
+    ``guesses`` belong to sampler and speculation: what they remember of this answer.
     """
 
     __slots__ = (
+        "adapter",
         "blocks",
         "cached",
         "computed",
+        "constraint",
+        "guesses",
+        "history",
         "id",
         "max_length",
         "named",
         "names",
+        "pooled",
+        "priority",
         "prompt_length",
         "root",
         "salt",
@@ -38,7 +63,17 @@ class Sequence:
     )
 
     def __init__(
-        self, id: int, tokens: list[int], sampling: Sampling, *, max_length: int, root: bytes, salt: str = ""
+        self,
+        id: int,
+        tokens: list[int],
+        sampling: Sampling,
+        *,
+        max_length: int,
+        root: bytes,
+        salt: str = "",
+        adapter: str = "",
+        pooled: bool = False,
+        priority: int = 0,
     ) -> None:
         self.id = id
         self.tokens = tokens
@@ -47,6 +82,12 @@ class Sequence:
         self.max_length = max_length
         self.root = root
         self.salt = salt
+        self.adapter = adapter
+        self.pooled = pooled
+        self.priority = priority
+        self.constraint: Constraint | None = None
+        self.history: Any = None
+        self.guesses: Any = None
         self.computed = 0
         self.blocks: list[int] = []
         self.names: list[bytes] = []
@@ -73,11 +114,14 @@ class Sequence:
         end).
         """
         token = self.tokens[-1]
+        matches = self.constraint is None or self.constraint.accept(token)
         if self.generated >= self.sampling.min_tokens:
             if token in self.sampling.eos_ids:
                 return Finish.STOP, None
             if token in self.sampling.stop_ids:
                 return Finish.STOP, token
+        if not matches or (self.constraint is not None and self.constraint.complete):
+            return Finish.STOP, None
         if len(self.tokens) >= self.max_length:
             return Finish.LENGTH, None
         return None

@@ -1,11 +1,12 @@
 """Run a generation and write it out, streamed or whole."""
 
-from collections.abc import Sequence
-from contextlib import aclosing
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
 
 from aiohttp import web
 
-from roundhouse_torch.errors import EngineDied
+from roundhouse_torch.errors import EngineDied, RequestError
 from roundhouse_torch.server.failures import error_event
 from roundhouse_torch.server.generation import Generation
 from roundhouse_torch.server.requests import Plan
@@ -15,14 +16,20 @@ SSE_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Contro
 
 
 async def answer(
-    request: web.Request, generation: Generation, shape: Shape, plan: Plan, echo: Sequence[str]
+    request: web.Request,
+    generation: Generation,
+    shape: Shape,
+    plan: Plan,
+    *,
+    echo: Sequence[str] = (),
+    keep_alive_s: float = 0.0,
 ) -> web.StreamResponse:
     """``echo``: text to put before each choice's own, or nothing.
 
     Leaving early, for whatever reason, aborts what still runs.
     """
     if plan.stream:
-        return await _stream(request, generation, shape, plan, echo)
+        return await _stream(request, generation, shape, plan, echo, keep_alive_s)
     return await _whole(generation, shape, plan, echo)
 
 
@@ -36,34 +43,72 @@ async def _whole(generation: Generation, shape: Shape, plan: Plan, echo: Sequenc
 
 
 async def _stream(
-    request: web.Request, generation: Generation, shape: Shape, plan: Plan, echo: Sequence[str]
+    request: web.Request, generation: Generation, shape: Shape, plan: Plan, echo: Sequence[str], keep_alive_s: float
 ) -> web.StreamResponse:
-    """Headers go out with the first event: until then the request can still be refused, or tried elsewhere by a
-    gateway.
+    """Headers go out with the first event or, after a silence, comment: until then the request can still be refused,
+    or tried elsewhere by a gateway.
     """
-    response = web.StreamResponse(headers=SSE_HEADERS)
+    stream = EventStream(request)
     begun: set[int] = set()
-    async with aclosing(generation.deltas()) as deltas:
+    async with stream.kept_alive(keep_alive_s), aclosing(generation.deltas()) as deltas:
         try:
             async for delta in deltas:
                 usage = generation.usage if plan.continuous_usage else None
                 data, prompt_tokens = b"", None
                 if delta.index not in begun:
-                    if not begun:
-                        await response.prepare(request)
                     begun.add(delta.index)
                     prompt_tokens = generation.prompts[delta.index // plan.n].tokens if plan.return_token_ids else None
                     data = shape.opening(delta.index, prompt_tokens, usage)
                     if echo:
                         delta = delta.after(echo[delta.index])
-                await response.write(data + shape.delta(delta, prompt_tokens, usage))
-        except EngineDied as error:
-            if not begun:
+                await stream.write(data + shape.delta(delta, prompt_tokens, usage))
+        except (EngineDied, RequestError) as error:
+            if not stream.begun:
                 raise
-            await response.write(error_event(error))
-            await response.write_eof()
-            return response
-    tail = shape.usage(generation.usage) if plan.include_usage else b""
-    await response.write(tail + DONE)
-    await response.write_eof()
-    return response
+            return await stream.end(error_event(error))
+        return await stream.end((shape.usage(generation.usage) if plan.include_usage else b"") + DONE)
+
+
+class EventStream:
+    """The response, begun by its first bytes."""
+
+    def __init__(self, request: web.Request) -> None:
+        self._request = request
+        self._response = web.StreamResponse(headers=SSE_HEADERS)
+        self._lock = asyncio.Lock()
+        self._spoke = False
+        self.begun = False
+
+    async def write(self, data: bytes) -> None:
+        if not data:
+            return
+        self._spoke = True
+        async with self._lock:
+            if not self.begun:
+                await self._response.prepare(self._request)
+                self.begun = True
+            await self._response.write(data)
+
+    async def end(self, data: bytes) -> web.StreamResponse:
+        await self.write(data)
+        await self._response.write_eof()
+        return self._response
+
+    @asynccontextmanager
+    async def kept_alive(self, interval_s: float) -> AsyncIterator[None]:
+        """A comment after each ``interval_s`` without an event; 0 sends none."""
+        task = asyncio.create_task(self._keep_alive(interval_s)) if interval_s else None
+        try:
+            yield
+        finally:
+            if task is not None:
+                task.cancel()
+                with suppress(asyncio.CancelledError, ConnectionError):
+                    await task
+
+    async def _keep_alive(self, interval_s: float) -> None:
+        while True:
+            self._spoke = False
+            await asyncio.sleep(interval_s)
+            if not self._spoke:
+                await self.write(b": keep-alive\n\n")

@@ -29,7 +29,10 @@ def make_app(service: Service, client: EngineClient, metrics: Metrics) -> web.Ap
         (
             web.post("/v1/chat/completions", service.chat),
             web.post("/v1/completions", service.completion),
+            web.post("/v1/embeddings", service.embeddings),
             web.get("/v1/models", service.models),
+            web.post("/v1/load_lora_adapter", service.load_adapter),
+            web.post("/v1/unload_lora_adapter", service.unload_adapter),
             web.post("/tokenize", service.tokenize),
             web.post("/detokenize", service.detokenize),
             web.post("/reset_prefix_cache", service.reset_prefix_cache),

@@ -9,9 +9,9 @@ from typing import Any
 
 from roundhouse_torch.errors import Busy, EngineDied, EngineGone
 from roundhouse_torch.events.publisher import EventPublisher
-from roundhouse_torch.messages.command import Abort, Add, ResetCache
+from roundhouse_torch.messages.command import Abort, Add, Order
 from roundhouse_torch.messages.link import ServerEnd
-from roundhouse_torch.messages.report import CacheReset, Failed, Load, Loaded, Output, Report, StepReport
+from roundhouse_torch.messages.report import Done, Failed, Load, Loaded, Output, Report, StepReport
 from roundhouse_torch.scheduler.sequence import Finish
 from roundhouse_torch.server.mailbox import Mailbox
 from roundhouse_torch.server.metrics import Metrics, Timeline
@@ -47,7 +47,7 @@ class EngineClient:
         self._clock = clock
         self._answers: dict[int, _Answer] = {}
         self._waiting: set[int] = set()
-        self._resets: dict[int, asyncio.Future[bool]] = {}
+        self._orders: dict[int, asyncio.Future[str]] = {}
         self._next_id = 0
         self._heard_at = clock()
         self._died: EngineDied | None = None
@@ -124,18 +124,18 @@ class EngineClient:
             self._answers[id].mailbox.put(Output(id, [], 0, Finish.ABORT))
         self.abort(ids)
 
-    async def reset_cache(self) -> bool:
-        """False while blocks are in use."""
+    async def obey(self, order: Callable[..., Order], *arguments: str) -> str:
+        """Have an order obeyed; gives why it was not, or nothing."""
         if self._died is not None:
             raise self._died
         (ticket,) = self.new_ids(1)
-        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._resets[ticket] = future
-        self._link.send(ResetCache(ticket))
+        future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._orders[ticket] = future
+        self._link.send(order(ticket, *arguments))
         try:
             return await future
         finally:
-            self._resets.pop(ticket, None)
+            self._orders.pop(ticket, None)
 
     def close(self) -> None:
         self._link.close()
@@ -147,9 +147,9 @@ class EngineClient:
                 self._step(report)
             case Loaded():
                 self.loaded.set_result(report)
-            case CacheReset(ticket, done):
-                if ticket in self._resets and not self._resets[ticket].done():
-                    self._resets[ticket].set_result(done)
+            case Done(ticket, error):
+                if ticket in self._orders and not self._orders[ticket].done():
+                    self._orders[ticket].set_result(error)
             case Failed(message):
                 raise EngineDied(message)
 
@@ -186,7 +186,7 @@ class EngineClient:
         self._answers.clear()
         self._waiting.clear()
         self._idle.set()
-        futures: list[asyncio.Future[Any]] = [self.loaded, *self._resets.values()]
+        futures: list[asyncio.Future[Any]] = [self.loaded, *self._orders.values()]
         for future in futures:
             if not future.done():
                 future.set_exception(error)

@@ -5,10 +5,12 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from roundhouse_torch.errors import BadRequest
 from roundhouse_torch.messages.command import Add
-from roundhouse_torch.messages.report import Output
+from roundhouse_torch.messages.report import Output, TokenLogprobs
 from roundhouse_torch.scheduler.sequence import Finish
 from roundhouse_torch.server.engine_client import EngineClient
+from roundhouse_torch.server.logprobs import Alternative, Told
 from roundhouse_torch.server.requests import OutputRules, Plan
 from roundhouse_torch.tokenizer.stops import StopMatcher
 from roundhouse_torch.tokenizer.tokenizer import TextTokenizer
@@ -16,10 +18,11 @@ from roundhouse_torch.tokenizer.tokenizer import TextTokenizer
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """``max_tokens`` is what its answers may have."""
+    """``max_tokens`` is what its answers may have; ``grammar``: what they must match, for the engine."""
 
     tokens: list[int]
     max_tokens: int
+    grammar: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,7 @@ class Delta:
     tokens: Sequence[int]
     finish: Finish | None = None
     stop_reason: str | int | None = None
+    logprobs: Sequence[Told] = ()
 
     def after(self, text: str) -> "Delta":
         """The same behind other text."""
@@ -55,6 +59,8 @@ class Choice:
         self.generated = 0
         self.cached = 0
         self._rules = rules
+        self._tokenizer = tokenizer
+        self._offset = 0
         self._detokenizer = tokenizer.detokenizer(prompt.tokens, skip_special_tokens=rules.skip_special_tokens)
         self._stops = StopMatcher(rules.stops, include=rules.include_stop)
 
@@ -64,24 +70,39 @@ class Choice:
         text = ""
         for position, token in enumerate(output.tokens):
             self.generated += 1
-            last = position == len(output.tokens) - 1
-            if last and output.finish == Finish.STOP and not self._rules.include_stop:
+            if output.finish == Finish.STOP and token in self._rules.ends and not self._rules.include_stop:
                 break
             piece = self._detokenizer.push(token)
             text += self._stops.push(piece) if self.generated >= min_tokens else piece
             if self._stops.matched is not None:
-                return Delta(self.index, text, output.tokens[: position + 1], Finish.STOP, self._stops.matched)
+                return self._delta(text, output, position + 1, Finish.STOP, self._stops.matched)
         if output.finish is None:
-            return Delta(self.index, text, output.tokens)
-        return self._end(text, output)
-
-    def _end(self, text: str, output: Output) -> Delta:
+            return self._delta(text, output, len(output.tokens))
         text += self._stops.push(self._detokenizer.flush())
         if self._stops.matched is not None:
-            return Delta(self.index, text, output.tokens, Finish.STOP, self._stops.matched)
-        return Delta(
-            self.index, text + self._stops.flush(), output.tokens, Finish(output.finish or ""), output.stop_token
-        )
+            return self._delta(text, output, len(output.tokens), Finish.STOP, self._stops.matched)
+        text += self._stops.flush()
+        return self._delta(text, output, len(output.tokens), Finish(output.finish), output.stop_token)
+
+    def _delta(
+        self,
+        text: str,
+        output: Output,
+        count: int,
+        finish: Finish | None = None,
+        stop_reason: str | int | None = None,
+    ) -> Delta:
+        tokens = output.tokens[:count]
+        told = self._told(tokens, output.logprobs) if output.logprobs else ()
+        return Delta(self.index, text, tokens, finish, stop_reason, told)
+
+    def _told(self, tokens: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> list[Told]:
+        found = []
+        for token, one in zip(tokens, logprobs, strict=False):
+            top = [Alternative(*self._tokenizer.spelling(id), value) for id, value in one.top]
+            found.append(Told(Alternative(*self._tokenizer.spelling(token), one.chosen), top, self._offset))
+            self._offset += len(found[-1].chosen.text)
+        return found
 
 
 class Generation:
@@ -104,7 +125,7 @@ class Generation:
     async def deltas(self) -> AsyncGenerator[Delta, None]:
         """Until every choice is finished. Closing the iterator early aborts the rest.
 
-        Raises `Busy` at first, `EngineDied` at any time.
+        Raises `Busy` and `BadRequest` at first, `EngineDied` at any time.
         """
         choices = {add.id: choice for add, choice in zip(self._adds, self.choices, strict=True)}
         async with self._client.answers(self._adds, arrived=self._arrived, params_n=self._plan.n) as mailbox:
@@ -113,6 +134,8 @@ class Generation:
                     choice = choices.get(output.id)
                     if choice is None:
                         continue
+                    if output.error is not None:
+                        raise BadRequest(output.error, self._plan.structure.field if self._plan.structure else None)
                     delta = choice.feed(output, self._plan.sampling.min_tokens)
                     if delta.finish is not None:
                         del choices[output.id]
@@ -132,4 +155,6 @@ class Generation:
     def _add(self, id: int, prompt: Prompt, k: int) -> Add:
         """The k-th answer has its own seed, so that answers of one request differ."""
         sampling = msgspec.structs.replace(self._plan.sampling, seed=self._plan.sampling.seed + k)
-        return Add(id, prompt.tokens, len(prompt.tokens) + prompt.max_tokens, sampling, self._plan.salt)
+        length = len(prompt.tokens) + prompt.max_tokens
+        plan = self._plan
+        return Add(id, prompt.tokens, length, sampling, plan.salt, plan.adapter, prompt.grammar, priority=plan.priority)

@@ -77,7 +77,7 @@ class Metrics:
             registry=self.registry,
         )
         self._capacity = by_reason.labels(*self._values, "capacity")
-        by_reason.labels(*self._values, "deferred")
+        self._deferred = by_reason.labels(*self._values, "deferred")
         self._blocks = 1
 
     def _counters(self) -> None:
@@ -87,6 +87,8 @@ class Metrics:
         self._prompt = self._counter("prompt_tokens", "Prefill tokens processed.")
         self._cached = self._counter("prompt_tokens_cached", "Prompt tokens taken from the cache.")
         self._generation = self._counter("generation_tokens", "Generated tokens.")
+        self._drafted = self._counter("spec_decode_num_draft_tokens", "Tokens guessed and verified.")
+        self._accepted = self._counter("spec_decode_num_accepted_tokens", "Guesses that were right.")
         by_source = self._labelled("prompt_tokens_by_source", "Prompt tokens by source.", "source")
         self._computed = by_source.labels(*self._values, "local_compute")
         self._found = by_source.labels(*self._values, "local_cache_hit")
@@ -129,7 +131,7 @@ class Metrics:
             "num_gpu_blocks": str(loaded.blocks),
             "cache_dtype": loaded.dtype,
             "enable_prefix_caching": str(prefix_caching),
-            "prefix_caching_hash_algo": "sha256",
+            "prefix_caching_hash_algo": "blake2b",
             "kv_cache_size_tokens": str(loaded.blocks * loaded.block_size),
             "kv_cache_max_concurrency": str(loaded.blocks * loaded.block_size / loaded.max_model_len),
             "engine": "0",
@@ -148,12 +150,15 @@ class Metrics:
     def step(self, load: Load) -> None:
         self._running.set(load.running)
         self._waiting.set(load.waiting)
-        self._capacity.set(load.waiting)
+        self._capacity.set(load.waiting - load.deferred)
+        self._deferred.set(load.deferred)
         self._usage.set(load.used_blocks / self._blocks)
         if not load.step_tokens:
             return
         self._step_tokens.observe(load.step_tokens)
         self._preemptions.inc(load.preemptions)
+        self._drafted.inc(load.drafted)
+        self._accepted.inc(load.accepted)
         self._queries.inc(load.prefix_queries)
         self._prompt.inc(load.prompt_computed + load.prefix_hits)
         self._computed.inc(load.prompt_computed)

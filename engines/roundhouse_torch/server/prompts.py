@@ -18,12 +18,13 @@ class Prompts:
 
     def __init__(self, folder: Path, vocab_size: int) -> None:
         self.tokenizer = TextTokenizer.load(folder)
-        self._template = ChatTemplate(folder)
+        self.template = ChatTemplate(folder)
         self._vocab_size = vocab_size
 
-    async def chat(self, body: Mapping[str, Any], *, add_special_tokens: bool) -> list[int]:
-        """The template writes special tokens itself, so the tokenizer adds none unless asked to."""
-        return await self.text(self._template.render(body), add_special_tokens=add_special_tokens)
+    async def chat(self, body: Mapping[str, Any], *, add_special_tokens: bool) -> tuple[str, list[int]]:
+        """Its text too. The template writes special tokens itself, so the tokenizer adds none unless asked to."""
+        text = self.template.render(body)
+        return text, await self.text(text, add_special_tokens=add_special_tokens)
 
     async def text(self, text: str, *, add_special_tokens: bool) -> list[int]:
         if len(text) < LONG_TEXT:

@@ -3,13 +3,14 @@
 import math
 import secrets
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from roundhouse_torch.errors import BadRequest, MalformedRequest
 from roundhouse_torch.messages.command import Sampling
 from roundhouse_torch.models.config import GenerationDefaults
+from roundhouse_torch.server.structure import Structure, structure_of
 
 MAX_N = 128
 MAX_ANSWERS = 1024
@@ -18,6 +19,8 @@ DEFAULT_COMPLETION_TOKENS = 16
 GREEDY_BELOW = 1e-5
 MIN_TEMPERATURE = 0.01
 """Colder than this, logits overflow; vLLM has the same two limits."""
+MAX_LOGPROBS = 20
+MAX_BIAS = 100.0
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
@@ -34,6 +37,17 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
     seed: int | None = None
     n: int | None = 1
     stop: str | list[str] | None = None
@@ -45,6 +59,12 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
     cache_salt: str | None = None
+    priority: int = 0
+
+    @property
+    def told_logprobs(self) -> int | None:
+        """How many of the likeliest tokens to tell; None: no log-probabilities. Raises `BadRequest`."""
+        raise NotImplementedError
 
 
 class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
@@ -53,6 +73,22 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     messages: list[dict[str, Any]]
     max_completion_tokens: int | None = None
     add_special_tokens: bool = False
+    logprobs: bool | None = False
+    top_logprobs: int | None = 0
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = True
+
+    @property
+    def told_logprobs(self) -> int | None:
+        top = self.top_logprobs or 0
+        _require(
+            not top or bool(self.logprobs), "when using `top_logprobs`, `logprobs` must be set to true.", "top_logprobs"
+        )
+        _require(
+            0 <= top <= MAX_LOGPROBS, f"top_logprobs must be between 0 and {MAX_LOGPROBS}, got {top}.", "top_logprobs"
+        )
+        return top if self.logprobs else None
 
     @property
     def asked_tokens(self) -> int | None:
@@ -63,21 +99,46 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
     prompt: str | list[str | int | list[int]]
     echo: bool | None = False
     add_special_tokens: bool = True
+    logprobs: int | None = None
+
+    @property
+    def told_logprobs(self) -> int | None:
+        asked = self.logprobs
+        _require(
+            asked is None or 0 <= asked <= MAX_LOGPROBS,
+            f"logprobs must be between 0 and {MAX_LOGPROBS}, got {asked}.",
+            "logprobs",
+        )
+        _require(asked is None or not self.echo, "logprobs of the prompt are not told; leave out echo.", "logprobs")
+        return asked
 
     @property
     def prompts(self) -> list[str | list[int]]:
         """Each prompt as text or token ids. Raises `MalformedRequest` for a list of mixed kinds."""
-        if isinstance(self.prompt, str):
-            return [self.prompt]
-        ids = [item for item in self.prompt if isinstance(item, int)]
-        if ids and len(ids) == len(self.prompt):
-            return [ids]
-        several = [item for item in self.prompt if not isinstance(item, int)]
-        if ids or not several or len({type(item) for item in several}) > 1:
-            raise MalformedRequest(
-                "prompt must be a text, a list of token ids, or a non-empty list of either", "body.prompt"
-            )
-        return several
+        return texts_or_ids(self.prompt, "prompt")
+
+
+def texts_or_ids(given: str | list[str | int | list[int]], field: str) -> list[str | list[int]]:
+    """One or several, each as text or token ids. Raises `MalformedRequest` for a list of mixed kinds."""
+    if isinstance(given, str):
+        return [given]
+    ids = [item for item in given if isinstance(item, int)]
+    if ids and len(ids) == len(given):
+        return [ids]
+    several = [item for item in given if not isinstance(item, int)]
+    if ids or not several or len({type(item) for item in several}) > 1:
+        message = f"{field} must be a text, a list of token ids, or a non-empty list of either"
+        raise MalformedRequest(message, f"body.{field}")
+    return several
+
+
+class EmbeddingRequest(msgspec.Struct, frozen=True, kw_only=True):
+    input: str | list[str | int | list[int]]
+    model: str | None = None
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = None
+    add_special_tokens: bool = True
+    cache_salt: str | None = None
 
 
 class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,24 +156,17 @@ class DetokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
 
 
+class AdapterRequest(msgspec.Struct, frozen=True, kw_only=True):
+    lora_name: str = ""
+    lora_path: str = ""
+    load_inplace: bool = False
+
+
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
-    "min_p": (0,),
-    "logit_bias": ({},),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
     "prompt_logprobs": (),
     "use_beam_search": (False,),
     "best_of": (1,),
     "suffix": ("",),
-    "response_format": ({"type": "text"},),
-    "structured_outputs": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
     "truncate_prompt_tokens": (),
     "prompt_embeds": (),
     "bad_words": ([],),
@@ -151,17 +205,16 @@ def refuse_unsupported(body: dict[str, Any]) -> None:
         value = body.get(name)
         if value is not None and value not in neutral:
             raise BadRequest(f"{name} is not supported by this engine", name)
-    if body.get("tools") and body.get("tool_choice", "auto") != "none":
-        raise BadRequest('tool calls are not parsed by this engine; set tool_choice to "none"', "tool_choice")
 
 
 @dataclass(frozen=True, slots=True)
 class OutputRules:
-    """How tokens become the client's text."""
+    """How tokens become the client's text. ``ends``: tokens that end an answer and are no text."""
 
     stops: tuple[str, ...]
     include_stop: bool
     skip_special_tokens: bool
+    ends: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +229,9 @@ class Plan:
     continuous_usage: bool
     return_token_ids: bool
     salt: str
+    structure: Structure | None
+    adapter: str = ""
+    priority: int = 0
 
 
 def check(request: GenerationRequest, defaults: GenerationDefaults, eos_ids: frozenset[int], vocab_size: int) -> Plan:
@@ -195,15 +251,20 @@ def check(request: GenerationRequest, defaults: GenerationDefaults, eos_ids: fro
     )
     _require(request.cache_salt != "", "cache_salt must be a non-empty string if provided.", "cache_salt")
     options = request.stream_options or StreamOptions()
+    sampling = _sampling(request, defaults, eos_ids, vocab_size)
     return Plan(
         n=n,
-        sampling=_sampling(request, defaults, eos_ids, vocab_size),
-        rules=OutputRules(_stops(request.stop), request.include_stop_str_in_output, request.skip_special_tokens),
+        sampling=sampling,
+        rules=OutputRules(
+            _stops(request.stop), request.include_stop_str_in_output, request.skip_special_tokens, sampling.ends
+        ),
         stream=stream,
         include_usage=options.include_usage,
         continuous_usage=options.include_usage and options.continuous_usage_stats,
         return_token_ids=bool(request.return_token_ids),
         salt=request.cache_salt or "",
+        structure=structure_of(request),
+        priority=request.priority,
     )
 
 
@@ -253,6 +314,8 @@ def _sampling(
     _require(top_k >= -1, f"top_k must be 0 (disable), or at least 1, got {top_k}.", "top_k")
     if temperature > 0:
         temperature = 0.0 if temperature < GREEDY_BELOW else max(temperature, MIN_TEMPERATURE)
+    min_p = defaults.min_p if request.min_p is None else request.min_p
+    _require(0 <= min_p <= 1, f"min_p must be in [0, 1], got {min_p}.", "min_p")
     stop_ids = frozenset(request.stop_token_ids or ())
     _require(
         all(0 <= id < vocab_size for id in stop_ids), f"stop_token_ids must be in [0, {vocab_size}).", "stop_token_ids"
@@ -267,7 +330,36 @@ def _sampling(
         min_tokens=request.min_tokens,
         eos_ids=frozenset() if request.ignore_eos else eos_ids,
         stop_ids=stop_ids,
+        min_p=min_p,
+        bias=_bias(request.logit_bias or {}, vocab_size),
+        logprobs=request.told_logprobs,
+        **_penalties(request, defaults),
     )
+
+
+def _penalties(request: GenerationRequest, defaults: GenerationDefaults) -> dict[str, float]:
+    repetition = defaults.repetition_penalty if request.repetition_penalty is None else request.repetition_penalty
+    _require(
+        repetition > 0 and math.isfinite(repetition),
+        f"repetition_penalty must be greater than zero, got {repetition}.",
+        "repetition_penalty",
+    )
+    found = {"repetition": repetition}
+    for name in ("presence", "frequency"):
+        found[name] = getattr(request, f"{name}_penalty") or 0.0
+        _require(-2 <= found[name] <= 2, f"{name}_penalty must be in [-2, 2], got {found[name]}.", f"{name}_penalty")
+    return found
+
+
+def _bias(given: dict[str, float], vocab_size: int) -> dict[int, float]:
+    """Cut to ±100, as OpenAI and vLLM do."""
+    for name, value in given.items():
+        _require(
+            name.isdecimal() and int(name) < vocab_size and not math.isnan(value),
+            f"logit_bias must map token ids in [0, {vocab_size}) to numbers, got {name!r}: {value}.",
+            "logit_bias",
+        )
+    return {int(name): max(-MAX_BIAS, min(MAX_BIAS, value)) for name, value in given.items()}
 
 
 def _stops(stop: str | list[str] | None) -> tuple[str, ...]:

@@ -63,7 +63,7 @@ async def run_server(settings: EngineSettings, listener: socket.socket, link: so
             return
         loaded = await client.loaded
         metrics.configured(loaded, prefix_caching=settings.enable_prefix_caching)
-        service = Service(client, prompts, config, loaded, settings.names)
+        service = Service(client, prompts, config, loaded, settings)
         async with _listening(make_app(service, client, metrics), listener):
             address = "{}:{}".format(*listener.getsockname()[:2])
             log.info("ready address=%s seconds=%.1f blocks=%d", address, time.monotonic() - began, loaded.blocks)

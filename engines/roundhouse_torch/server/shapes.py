@@ -14,6 +14,8 @@ import msgspec
 from roundhouse_torch import __version__
 from roundhouse_torch.scheduler.sequence import Finish
 from roundhouse_torch.server.generation import Delta, UsageCount
+from roundhouse_torch.server.logprobs import Told, chat_logprobs, completion_logprobs
+from roundhouse_torch.server.output_parser import OutputParser, joined
 
 FINGERPRINT = f"roundhouse-{__version__}"
 DONE = b"data: [DONE]\n\n"
@@ -30,10 +32,12 @@ class WholeChoice:
     tokens: list[int] = field(default_factory=list)
     finish: Finish | None = None
     stop_reason: str | int | None = None
+    logprobs: list[Told] = field(default_factory=list)
 
     def add(self, delta: Delta) -> None:
         self.text += delta.text
         self.tokens += delta.tokens
+        self.logprobs += delta.logprobs
         self.finish, self.stop_reason = delta.finish, delta.stop_reason
 
 
@@ -100,15 +104,17 @@ class _Base:
 
 
 _FINGERPRINT = b'"system_fingerprint":' + encode(FINGERPRINT)
-_ENDINGS = {finish: b'"finish_reason":' + encode(finish.value) + b',"stop_reason":' for finish in Finish}
+TOOL_CALLS = "tool_calls"
+_REASONS = (*(finish.value for finish in Finish), TOOL_CALLS)
+_ENDINGS = {reason: b'"finish_reason":' + encode(reason) + b',"stop_reason":' for reason in _REASONS}
 
 
-def _ending(delta: Delta) -> bytes:
+def _ending(delta: Delta, reason: str = "") -> bytes:
     assert delta.finish is not None
-    return _ENDINGS[delta.finish] + encode(delta.stop_reason)
+    return _ENDINGS[reason or delta.finish] + encode(delta.stop_reason)
 
 
-_NO_EXTRAS = dict.fromkeys(("refusal", "annotations", "audio", "function_call", "reasoning"))
+_NO_EXTRAS = dict.fromkeys(("content", "refusal", "annotations", "audio", "function_call", "reasoning"))
 
 
 class ChatShape(_Base):
@@ -116,33 +122,67 @@ class ChatShape(_Base):
     chunk_kind = "chat.completion.chunk"
     prefix = "chatcmpl"
 
+    def __init__(
+        self, request_id: str, model: str, *, show_tokens: bool, parser: Callable[[], OutputParser] | None = None,
+        named_tool: bool = False, clock: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        """``parser``: one is made for each choice; None: all text is content. ``named_tool``: OpenAI's finish_reason
+        for a call that the client itself named is stop.
+        """
+        super().__init__(request_id, model, show_tokens=show_tokens, clock=clock)
+        self._new_parser = parser
+        self._named_tool = named_tool
+        self._parsers: dict[int, OutputParser] = {}
+
     def opening(self, index: int, prompt_tokens: Sequence[int] | None, usage: UsageCount | None) -> bytes:
         choice = b'{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}' % index
         return self._event(choice, usage, b',"prompt_token_ids":' + encode(prompt_tokens) + b',"prompt_text":null')
 
     def delta(self, delta: Delta, prompt_tokens: Sequence[int] | None, usage: UsageCount | None) -> bytes:
-        ending = b'"finish_reason":null' if delta.finish is None else _ending(delta)
+        if self._new_parser is None:
+            return self._delta(delta, b'{"content":%b}' % encode(delta.text), usage)
+        parser = self._parsers.get(delta.index) or self._parsers.setdefault(delta.index, self._new_parser())
+        parts = parser.push(delta.text, last=delta.finish is not None)
+        if not parts and delta.finish is None and not delta.logprobs and not self.show_tokens:
+            return b""
+        *first, last = parts or [{}]
+        before = b"".join(self._delta(Delta(delta.index, "", ()), encode(part), usage) for part in first)
+        return before + self._delta(delta, encode(last), usage, self._reason(delta.finish, parser))
+
+    def _delta(self, delta: Delta, fields: bytes, usage: UsageCount | None, reason: str = "") -> bytes:
+        ending = b'"finish_reason":null' if delta.finish is None else _ending(delta, reason)
+        told = encode(chat_logprobs(delta.logprobs)) if delta.logprobs else b"null"
         return self._event(
-            b'{"index":%d,"delta":{"content":%b},"logprobs":null,%b,"token_ids":%b}'
-            % (delta.index, encode(delta.text), ending, self._tokens(delta.tokens)),
+            b'{"index":%d,"delta":%b,"logprobs":%b,%b,"token_ids":%b}'
+            % (delta.index, fields, told, ending, self._tokens(delta.tokens)),
             usage,
         )
+
+    def _reason(self, finish: Finish | None, parser: OutputParser) -> str:
+        """Empty: as it ended."""
+        return TOOL_CALLS if finish is Finish.STOP and parser.calls and not self._named_tool else ""
 
     def whole(
         self, choices: Sequence[WholeChoice], usage: UsageCount, prompts: Sequence[Sequence[int]] | None
     ) -> bytes:
-        found = [
-            {
-                "index": choice.index,
-                "message": {"role": "assistant", "content": choice.text, **_NO_EXTRAS},
-                "logprobs": None,
-                "finish_reason": choice.finish,
-                "stop_reason": choice.stop_reason,
-                "token_ids": choice.tokens if self.show_tokens else None,
-            }
-            for choice in choices
-        ]
+        found = [self._choice(choice) for choice in choices]
         return self._whole(found, usage, prompt_logprobs=None, prompt_token_ids=prompts[0] if prompts else None)
+
+    def _choice(self, choice: WholeChoice) -> dict[str, Any]:
+        message: dict[str, Any] = {"content": choice.text}
+        reason = ""
+        if self._new_parser is not None:
+            parser = self._new_parser()
+            message = {"content": None, **joined(parser.push(choice.text, last=True))}
+            reason = self._reason(choice.finish, parser)
+        return {
+            "index": choice.index,
+            "message": {"role": "assistant", **_NO_EXTRAS, **message},
+            "logprobs": chat_logprobs(choice.logprobs),
+            "finish_reason": reason or choice.finish,
+            "stop_reason": choice.stop_reason,
+            "token_ids": choice.tokens if self.show_tokens else None,
+        }
 
 
 class CompletionShape(_Base):
@@ -156,8 +196,15 @@ class CompletionShape(_Base):
     def delta(self, delta: Delta, prompt_tokens: Sequence[int] | None, usage: UsageCount | None) -> bytes:
         ending = b'"finish_reason":null,"stop_reason":null' if delta.finish is None else _ending(delta)
         return self._event(
-            b'{"index":%d,"text":%b,"logprobs":null,%b,"prompt_token_ids":%b,"token_ids":%b}'
-            % (delta.index, encode(delta.text), ending, encode(prompt_tokens), self._tokens(delta.tokens)),
+            b'{"index":%d,"text":%b,"logprobs":%b,%b,"prompt_token_ids":%b,"token_ids":%b}'
+            % (
+                delta.index,
+                encode(delta.text),
+                encode(completion_logprobs(delta.logprobs)) if delta.logprobs else b"null",
+                ending,
+                encode(prompt_tokens),
+                self._tokens(delta.tokens),
+            ),
             usage,
         )
 
@@ -169,7 +216,7 @@ class CompletionShape(_Base):
             {
                 "index": choice.index,
                 "text": choice.text,
-                "logprobs": None,
+                "logprobs": completion_logprobs(choice.logprobs),
                 "finish_reason": choice.finish,
                 "stop_reason": choice.stop_reason,
                 "token_ids": choice.tokens if self.show_tokens else None,

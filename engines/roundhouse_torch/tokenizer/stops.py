@@ -28,7 +28,7 @@ class StopMatcher:
             self._held = ""
             self.matched = self._stops[order]
             return text[: at + len(self.matched)] if self._include else text[:at]
-        keep = max(self._overlap(text, stop) for stop in self._stops)
+        keep = max(overlap(text, stop) for stop in self._stops)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
 
@@ -37,10 +37,10 @@ class StopMatcher:
         held, self._held = self._held, ""
         return held
 
-    @staticmethod
-    def _overlap(text: str, stop: str) -> int:
-        """Length of the longest beginning of ``stop`` with which ``text`` ends."""
-        for length in range(min(len(stop) - 1, len(text)), 0, -1):
-            if text.endswith(stop[:length]):
-                return length
-        return 0
+
+def overlap(text: str, stop: str) -> int:
+    """Length of the longest beginning of ``stop`` with which ``text`` ends."""
+    for length in range(min(len(stop) - 1, len(text)), 0, -1):
+        if text.endswith(stop[:length]):
+            return length
+    return 0

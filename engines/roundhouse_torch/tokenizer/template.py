@@ -51,6 +51,7 @@ class ChatTemplate:
             variables=special_tokens(folder),
         )
         self._absent = not template
+        self.source = template
         try:
             self._renderer = Renderer(profile)
         except RenderError as error:

@@ -1,8 +1,12 @@
 """The model's own tokenizer, from ``tokenizer.json``."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 
+from roundhouse_kv.errors import UnsupportedTokenizer
+from roundhouse_kv.token_bytes import TokenBytes
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
@@ -19,6 +23,7 @@ class TextTokenizer:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self._tokenizer = tokenizer
+        self._spellings: dict[int, tuple[str, bytes]] = {}
 
     @classmethod
     def load(cls, folder: Path) -> "TextTokenizer":
@@ -38,6 +43,29 @@ class TextTokenizer:
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         text: str = self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
         return text
+
+    def spelling(self, id: int) -> tuple[str, bytes]:
+        """A single token's text, and its bytes, of which the text may show a part as a replacement character."""
+        known = self._spellings.get(id)
+        if known is None:
+            text = self.decode((id,))
+            known = (text, text.encode())
+            with suppress(KeyError):  # ids that only fill up the model's vocabulary
+                known = (text, self._bytes.bytes((id,))) if self._bytes is not None else known
+            self._spellings[id] = known
+        return known
+
+    @cached_property
+    def _bytes(self) -> TokenBytes | None:
+        try:
+            return TokenBytes.load(self._tokenizer.to_str())
+        except UnsupportedTokenizer:
+            return None
+
+    def hides(self, texts: Iterable[str]) -> bool:
+        """One of ``texts`` is a special token, which would be left out of an answer's text."""
+        special = {token.content for token in self._tokenizer.get_added_tokens_decoder().values() if token.special}
+        return not special.isdisjoint(texts)
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """The vocabulary's spelling of each token."""

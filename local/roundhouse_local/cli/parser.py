@@ -23,6 +23,7 @@ def make_parser() -> Parser:
     _namespace(explain)
     _add(commands, "status", "tell what this run consists of, as JSON")
     _add(commands, "restart-operator", "end the operator and begin it anew, all of its state lost")
+    _add_keys(commands)
     render = commands.add_parser("render-crds", help="write the CustomResourceDefinitions as YAML")
     render.add_argument("folder", type=Path, metavar="DIR")
     return parser
@@ -54,11 +55,28 @@ def _add_up(commands: Commands) -> None:
     add("--host", default="127.0.0.1", help="address of the gateways (default %(default)s)")
     add("--port", type=int, default=8080, help="of the first gateway (default %(default)s); each next one has 100 more")
     add("--gateways", type=int, default=2, metavar="N", help="gateway processes (default %(default)s)")
+    add(
+        "--api-keys",
+        type=Path,
+        metavar="DIR",
+        help="serve only clients with a key (see `keys create --dir`)",
+    )
     add("--gpus", type=int, default=0, metavar="N", help="GPUs that this machine offers (default %(default)s)")
     add("--gpu-type", default="", metavar="PRODUCT", help="what resources.gpuType is compared with")
     add("--models", type=Path, metavar="DIR", help="folder for models (default ~/.cache/roundhouse/models)")
     add("--stop-timeout", type=float, default=10.0, metavar="S", help="for replicas to stop (default %(default)g)")
     add("-v", "--verbose", action="store_true", help="also print the supervisor's log")
+
+
+def _add_keys(commands: Commands) -> None:
+    keys = commands.add_parser("keys", help="make API keys", description="Make API keys.")
+    actions = keys.add_subparsers(dest="action", required=True, metavar="ACTION")
+    text = "make a key for one client; with --dir it goes to standard output, else a Secret with its hash does"
+    create = actions.add_parser("create", help=text, description=text[0].upper() + text[1:] + ".")
+    create.add_argument("name", metavar="NAME", help="of the client")
+    create.add_argument("--dir", type=Path, metavar="DIR", help="keep the hash in this folder, for up --api-keys DIR")
+    create.add_argument("--secret", default="roundhouse-keys", metavar="NAME", help="of the Secret (%(default)s)")
+    create.add_argument("-n", "--namespace", default="", metavar="NAMESPACE", help="of the Secret: the gateway's")
 
 
 def _add_get(commands: Commands) -> None:

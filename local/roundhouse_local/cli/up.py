@@ -45,12 +45,17 @@ def up_settings(options: argparse.Namespace) -> UpSettings:
         raise UserError(f"--stop-timeout {options.stop_timeout:g}: must not be negative")
     if not math.isfinite(options.stop_timeout):
         raise UserError(f"--stop-timeout {options.stop_timeout:g}: must be a number of seconds")
+    if options.api_keys is not None and not options.api_keys.is_dir():
+        raise UserError(
+            f"--api-keys {options.api_keys}: no such folder; `roundhouse keys create NAME --dir DIR` makes it"
+        )
     return UpSettings(
         home=home_folder(options.home),
         models=(options.models or cache_folder() / "models").absolute(),
         host=options.host,
         port=options.port,
         gateways=options.gateways,
+        api_keys=options.api_keys and options.api_keys.absolute(),
         gpus=options.gpus,
         gpu_type=options.gpu_type,
         stop_s=options.stop_timeout,

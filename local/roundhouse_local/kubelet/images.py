@@ -2,9 +2,11 @@
 
 An image is known by the last part of its repository, whatever registry, tag or digest it has: ``roundhouse-engine``
 runs ``python -m roundhouse_torch``. The same programs are also scripts in a folder that comes first in every
-container's PATH, for commands that name them.
+container's PATH, for commands that name them. An engine with dependencies of its own has a virtual environment of its
+own, below ``$RH_CACHE/peers``.
 """
 
+import os
 import re
 import shlex
 import shutil
@@ -19,12 +21,42 @@ from roundhouse_local.errors import ImageError
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """``argv`` runs when a container has no command. ``needs_module`` or ``needs_program`` must be on this machine."""
+    """``argv`` runs when a container has no command. ``needs_module`` or ``needs_program`` must be on this machine.
+
+    ``venv``: a virtual environment that its programs come from; ``needs_module`` must be in there.
+    """
 
     argv: tuple[str, ...]
     needs_module: str = ""
     needs_program: str = ""
     remedy: str = ""
+    venv: Path | None = None
+
+    def environment(self, base: Mapping[str, str]) -> dict[str, str]:
+        """``base`` with this image's programs first in PATH, and without our packages where it has its own."""
+        if self.venv is None:
+            return dict(base)
+        kept = {name: value for name, value in base.items() if name != "PYTHONPATH"}
+        kept["PATH"] = os.pathsep.join([str(self.venv / "bin"), base.get("PATH", os.defpath)])
+        return kept
+
+    def missing(self) -> str:
+        """What it needs and is not here."""
+        if self.needs_module and not self._has_module():
+            return f"Python module {self.needs_module}"
+        if self.needs_program and shutil.which(self.needs_program) is None:
+            return f"program {self.needs_program}"
+        return ""
+
+    def _has_module(self) -> bool:
+        if self.venv is None:
+            return find_spec(self.needs_module) is not None
+        return any(self.venv.glob(f"lib/python3*/site-packages/{self.needs_module}/__init__.py"))
+
+
+def peers_folder() -> Path:
+    """Where other engines' virtual environments are."""
+    return Path(os.environ.get("RH_CACHE") or Path.home() / ".cache" / "roundhouse") / "peers"
 
 
 def python_image(package: str, needs: str = "", extra: str = "") -> Image:
@@ -39,7 +71,12 @@ ROUNDHOUSE_IMAGES: Mapping[str, Image] = {
     "roundhouse-agent": python_image("roundhouse_agent", extra="agent"),
     "roundhouse-engine": python_image("roundhouse_torch", needs="torch", extra="torch"),
     "roundhouse-sim": python_image("roundhouse_sim", extra="sim"),
-    "vllm-openai": Image(("vllm", "serve"), needs_program="vllm", remedy="install vLLM so that `vllm` is on PATH"),
+    "vllm-openai": Image(
+        ("python3", "-m", "vllm.entrypoints.openai.api_server"),
+        needs_module="vllm",
+        remedy="make peers-vllm",
+        venv=peers_folder() / "vllm",
+    ),
 }
 
 
@@ -60,12 +97,7 @@ class ImageTable:
         if image is None:
             known = ", ".join(sorted(self.images))
             raise ImageError(f'image "{reference}" stands for no program in the local run; known are {known}')
-        missing = ""
-        if image.needs_module and find_spec(image.needs_module) is None:
-            missing = f"Python module {image.needs_module}"
-        if image.needs_program and shutil.which(image.needs_program) is None:
-            missing = f"program {image.needs_program}"
-        if missing:
+        if missing := image.missing():
             raise ImageError(f'image "{reference}" needs the {missing}, which is not installed: {image.remedy}')
         return image
 

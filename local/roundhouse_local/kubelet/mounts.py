@@ -1,7 +1,8 @@
 """Mounts without a mount namespace: paths inside the container become host folders wherever the pod names them.
 
 A command, argument or environment value is rewritten when it is a mount path or lies below one, also after ``ipc://``,
-``unix://`` or ``file://`` and after ``--option=``. Paths that a program has built in are not found by this. Pure.
+``unix://`` or ``file://`` (anywhere, for instance in JSON) and after ``--option=``. Paths that a program has built in
+are not found by this. Pure.
 """
 
 import re
@@ -11,7 +12,8 @@ from pathlib import Path
 
 from roundhouse_operator.cluster import Obj
 
-_LEAD = re.compile(r"(?:--?[A-Za-z0-9][\w.-]*=)?(?:(?:ipc|unix|file)://)?")
+_OPTION = re.compile(r"(?:--?[A-Za-z0-9][\w.-]*=)?")
+_URL = re.compile(r"((?:ipc|unix|file)://)(/[^\s\"']*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +36,20 @@ def mounts_of(container: Obj, volumes: Mapping[str, Path]) -> tuple[Mount, ...]:
 
 
 def rewrite(text: str, mounts: Iterable[Mount]) -> str:
-    """``text`` with a mount path at its beginning replaced by the folder."""
-    lead_match = _LEAD.match(text)
-    lead = lead_match.group() if lead_match else ""
-    path = text[len(lead) :]
+    """``text`` with each mount path in it, where one is looked for, replaced by the folder."""
+    mounts = tuple(mounts)
+    option = _OPTION.match(text)
+    begin = option.end() if option else 0
+    if text.startswith("/", begin):
+        return text[:begin] + _place(text[begin:], mounts)
+    return _URL.sub(lambda url: url[1] + _place(url[2], mounts), text)
+
+
+def _place(path: str, mounts: Iterable[Mount]) -> str:
     for mount in mounts:
         if path == mount.path or path.startswith(f"{mount.path}/"):
-            return f"{lead}{mount.folder}{path[len(mount.path) :]}"
-    return text
+            return mount.folder + path[len(mount.path) :]
+    return path
 
 
 def rewrite_all(texts: Iterable[str], mounts: Sequence[Mount]) -> list[str]:

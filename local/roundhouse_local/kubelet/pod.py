@@ -194,7 +194,11 @@ class PodWorker:
         mounts = (last_words, *mounts_of(spec, self._volumes))
         facts = PodFacts(self._address, "127.0.0.1", self._host.node)
         own = container_environment(spec, self._pod, facts, sources)
-        env = self._host.env | self._host.gpu_env(self._pod) | {k: rewrite(v, mounts) for k, v in own.items()}
+        env = (
+            image.environment(self._host.env)
+            | self._host.gpu_env(self._pod)
+            | {k: rewrite(v, mounts) for k, v in own.items()}
+        )
         env["HOSTNAME"] = self._pod["metadata"]["name"]
         # The image's own argv names programs of this machine: none lies in a mount, though paths may look alike.
         entry = () if spec.get("command") else image.argv

@@ -117,7 +117,8 @@ def _style(replica: ReplicaView) -> str:
     return "green" if replica.ready else "" if replica.phase else "yellow"
 
 
-def curl_line(url: str, model: str) -> str:
+def curl_line(url: str, model: str, *, with_key: bool = False) -> str:
     """A command that a person can paste into a shell."""
+    key = ' -H "authorization: Bearer $ROUNDHOUSE_API_KEY"' if with_key else ""
     body = {"model": model, "messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 64}
-    return f"curl {url}/v1/chat/completions -H 'content-type: application/json' -d '{json.dumps(body)}'"
+    return f"curl {url}/v1/chat/completions -H 'content-type: application/json'{key} -d '{json.dumps(body)}'"

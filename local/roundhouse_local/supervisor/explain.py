@@ -1,4 +1,4 @@
-"""`roundhouse explain`: what gateways say about a service, a replica or one request."""
+"""`roundhouse explain`: what operator and gateways say about a service, a replica or one request."""
 
 import asyncio
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ async def explain(
         except NotFound:
             continue
         seen = [await _ask(http, f"{admin}/admin/replicas") for admin in admins]
-        return "\n".join([*_conditions(kind.kind, obj), *_routing(what, obj, seen)])
+        return "\n".join([*_conditions(kind.kind, obj), *_scaling(obj), *_routing(what, obj, seen)])
     answers = await asyncio.gather(*(_ask(http, f"{admin}/admin/requests/{what}") for admin in admins))
     found = next((answer for answer in answers if answer), None)
     if found is None:
@@ -55,6 +55,25 @@ def _conditions(kind: str, obj: Obj) -> list[str]:
     if stack := status.get("stack"):
         lines += ["", "What runs:", *aligned([[f"  {name}", str(value)] for name, value in sorted(stack.items())])]
     return lines
+
+
+def _scaling(obj: Obj) -> list[str]:
+    """Of a service: how many replicas and by whose choice, with the last decisions."""
+    scaling, status = obj["spec"].get("scaling"), obj.get("status") or {}
+    if "service" in obj["spec"]:
+        return []
+    if scaling is None:
+        return ["", f"Replicas: {obj['spec'].get('replicas', 1)}, as spec.replicas says."]
+    found = status.get("scaling") or {}
+    lines = [
+        "",
+        f"Replicas: {found.get('replicas', 'not decided yet')}, {scaling.get('min', 1)} to {scaling['max']} by load.",
+    ]
+    rows = [["DECIDED", "REPLICAS", "REASON", "BECAUSE"]]
+    for decision in found.get("decisions") or ():
+        change = f"{decision['previous']} → {decision['replicas']}"
+        rows.append([decision["time"], change, decision["reason"], decision.get("message", "")])
+    return [*lines, *(f"  {line}" for line in aligned(rows))] if len(rows) > 1 else lines
 
 
 def _routing(what: str, obj: Obj, seen: Sequence[Obj | None]) -> list[str]:

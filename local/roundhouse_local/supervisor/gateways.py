@@ -86,7 +86,7 @@ class Gateways:
         """Whether every gateway offers all of these models to clients."""
         if not self.ready:
             return False
-        offered = await asyncio.gather(*(self._models(gateway) for gateway in self.all))
+        offered = await asyncio.gather(*(self._names(gateway) for gateway in self.all))
         return all(set(models) <= names for names in offered)
 
     async def stop(self, grace_s: float) -> None:
@@ -117,15 +117,16 @@ class Gateways:
                 gateway.trouble = ""
             await asyncio.sleep(LOOK_S)
 
-    async def _models(self, gateway: Gateway) -> set[str]:
+    async def _names(self, gateway: Gateway) -> set[str]:
+        """Served names, by the admin API, which asks for no key."""
         timeout = aiohttp.ClientTimeout(total=1.0)
         try:
             async with (
                 aiohttp.ClientSession(timeout=timeout) as http,
-                http.get(f"http://{self.host}:{gateway.port}/v1/models") as answer,
+                http.get(f"http://{self.host}:{gateway.admin_port}/admin/replicas") as answer,
             ):
                 found = await answer.json(content_type=None)
-                return {model["id"] for model in found["data"]}
+                return {name for service in found["services"] for name in [service["service"], *service["servedNames"]]}
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError, KeyError, TypeError):
             return set()
 
@@ -135,7 +136,7 @@ class Gateways:
         return "127.0.0.1" if self.settings.host == "0.0.0.0" else self.settings.host
 
     def _command(self, place: int, gateway: Gateway) -> list[str]:
-        options = {
+        options: dict[str, object] = {
             "host": self.settings.host,
             "port": gateway.port,
             "admin-port": gateway.admin_port,
@@ -144,6 +145,8 @@ class Gateways:
             "catalogue-file": self.home / f"catalogue-{place}.json",
             "drain-timeout": DRAIN_S,
         }
+        if self.settings.api_keys is not None:
+            options["api-keys"] = self.settings.api_keys
         flags = [f"--{name}={value}" for name, value in options.items()]
         return [sys.executable, "-m", "roundhouse_gateway", *flags]
 

@@ -25,6 +25,8 @@ class UpSettings:
     """Port of the first gateway; each further one adds 100."""
     gateways: int = 2
     """Number of gateway processes."""
+    api_keys: Path | None = None
+    """Folder of hashed API keys; None: everyone is served."""
     gpus: int = 0
     """GPUs that the local node offers. Services that name no number get none."""
     gpu_type: str = ""

@@ -168,7 +168,8 @@ class Supervisor:
         say(f"\nReady after {time.monotonic() - self._begun:.1f} s at {' and '.join(urls)}")
         if services:
             say(f"Models: {', '.join(service.model for service in services)}. Try:\n")
-            say(f"  {curl_line(self._settings.url, services[0].model)}\n")
+            with_key = self._settings.api_keys is not None
+            say(f"  {curl_line(self._settings.url, services[0].model, with_key=with_key)}\n")
         else:
             say("Serve a model: roundhouse apply -f FILE")
         say("`roundhouse get` shows what runs, `roundhouse logs NAME` what a replica writes. Ctrl-C stops everything.")

@@ -1,14 +1,12 @@
 """Objects of the API → models, and every complaint about one that breaks schema or rules."""
 
-import difflib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from pydantic import ValidationError
 
 from roundhouse_operator.api.replica import EngineReplica, EngineReplicaSpec
 from roundhouse_operator.api.rules import ApiModel
-from roundhouse_operator.api.schema import structural_schema
 from roundhouse_operator.api.service import InferenceService
 from roundhouse_operator.cluster import ENGINE_REPLICA, INFERENCE_SERVICE, Obj
 from roundhouse_operator.errors import InvalidObject
@@ -49,12 +47,6 @@ COMPLAINTS: Mapping[str, Callable[[Obj, Obj | None], list[str]]] = {
 """By plural, for an API that has no CEL."""
 
 
-def unknown_fields(obj: Obj) -> list[str]:
-    """Fields of an InferenceService's spec that do not exist, with the nearest that does. For clients that write."""
-    spec = structural_schema(InferenceService)["properties"]["spec"]
-    return list(_unknown(obj.get("spec"), spec, ("spec",)))
-
-
 def _parse(model: type[M], obj: Obj) -> M:
     try:
         return model.model_validate(obj)
@@ -79,22 +71,6 @@ def _lines(error: ValidationError) -> list[str]:
             where = (*where, field)
         lines.append(f"{_dotted(where) or 'object'}: {item['msg']}")
     return list(dict.fromkeys(lines))
-
-
-def _unknown(value: object, schema: Obj, where: Path) -> Iterator[str]:
-    if isinstance(value, list) and "items" in schema:
-        for i, item in enumerate(value):
-            yield from _unknown(item, schema["items"], (*where, i))
-    known = schema.get("properties")
-    if not isinstance(value, dict) or known is None:
-        return
-    for name, item in value.items():
-        if name in known:
-            yield from _unknown(item, known[name], (*where, name))
-            continue
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
-        yield f"{_dotted((*where, name))}: unknown field; {hint}"
 
 
 def _dotted(path: Path) -> str:

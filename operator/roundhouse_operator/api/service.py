@@ -10,7 +10,9 @@ from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from roundhouse_operator.api.meta import MAX_NAME, Conditions, ObjectMeta, Timestamp
+from roundhouse_operator.api.pod_overlay import RESERVED_ENV, overlay_complaints
 from roundhouse_operator.api.rules import ApiModel, Rule
+from roundhouse_operator.api.scaling import Scaling, ScalingStatus
 
 MODEL_PATTERN = (
     "^(hf://[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+(@[A-Za-z0-9_./-]+)?(/[A-Za-z0-9_./-]+[.]gguf)?"
@@ -18,7 +20,6 @@ MODEL_PATTERN = (
     "|wheel://[A-Za-z0-9][A-Za-z0-9._-]*(==[A-Za-z0-9.!+_-]+)?(/[A-Za-z0-9_./-]+)?)$"
 )
 QUANTITY = "^[0-9]+([.][0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti)?$"
-RESERVED_ENV = ("POD_IP", "POD_UID", "RUN_DIR", "HF_TOKEN")
 
 Quantity = int | str
 Arg = Annotated[str, Field(max_length=4096)]
@@ -30,6 +31,13 @@ def _distinct(names: list[str]) -> list[str]:
         if names.count(name) > 1:
             raise PydanticCustomError("duplicate", "Duplicate value: {name}; remove one", {"name": name})
     return names
+
+
+def _harmless(overlay: dict[str, Any]) -> dict[str, Any]:
+    complaints = overlay_complaints(overlay)
+    if complaints:
+        raise PydanticCustomError("overlay", "{text}", {"text": "; ".join(complaints)})
+    return overlay
 
 
 def _quantity_rule(where: str, field: str, attribute: str, example: str) -> Rule:
@@ -74,19 +82,28 @@ class EmptyDirCache(ApiModel):
     rules: ClassVar[tuple[Rule, ...]] = (_quantity_rule("modelCache.emptyDir", "sizeLimit", "size_limit", "100Gi"),)
 
 
+class ClaimCache(ApiModel):
+    """A PersistentVolumeClaim in the namespace of the InferenceService."""
+
+    claim_name: Annotated[str, Field(min_length=1, max_length=253)]
+    """Name of the claim. Replicas on several nodes need one that many nodes may write (ReadWriteMany)."""
+
+
 class ModelCache(ApiModel):
     """Where downloaded models are kept."""
 
     host_path: HostPathCache | None = None
     """Keep models in a folder of the node: the second replica there starts without a download."""
+    persistent_volume_claim: ClaimCache | None = None
+    """Keep models in a volume: one download for all replicas that can mount it."""
     empty_dir: EmptyDirCache | None = None
     """Keep the model inside the pod only."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
-            "has(self.hostPath) != has(self.emptyDir)",
-            "modelCache needs exactly one of hostPath and emptyDir; remove the other",
-            lambda self: (self.host_path is None) != (self.empty_dir is None),
+            "[has(self.hostPath), has(self.persistentVolumeClaim), has(self.emptyDir)].filter(x, x).size() == 1",
+            "modelCache needs exactly one of hostPath, persistentVolumeClaim and emptyDir; remove the others",
+            lambda self: [self.host_path, self.persistent_volume_claim, self.empty_dir].count(None) == 2,
         ),
     )
 
@@ -114,6 +131,9 @@ class Engine(ApiModel):
 
     name: Literal["torch", "vllm", "sim"] | None = None
     """Engine kind: torch (bundled, the default), vllm, or sim (no model: times and answers are simulated)."""
+    version: Annotated[str, Field(min_length=1, max_length=128, pattern="^[A-Za-z0-9_][A-Za-z0-9_.-]*$")] | None = None
+    """Version of the engine to run instead of the one that comes with this installation, for example 0.32.0: the tag
+    of its image."""
     image: Annotated[str, Field(min_length=1, max_length=512)] | None = None
     """Container image to run instead of the one that comes with this installation."""
     args: Annotated[list[Arg], Field(max_length=64, json_schema_extra={"x-kubernetes-list-type": "atomic"})] | None = (
@@ -131,6 +151,15 @@ class Engine(ApiModel):
         | None
     ) = None
     """More environment variables for the engine."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "!has(self.version) || !has(self.image)",
+            "engine.version and engine.image must not both be set: an image says its version itself; remove one",
+            lambda self: self.version is None or self.image is None,
+            "version",
+        ),
+    )
 
 
 class Resources(ApiModel):
@@ -212,13 +241,24 @@ class InferenceServiceSpec(ApiModel):
     resources: Resources | None = None
     """What each replica needs of its node; by default one GPU."""
     replicas: Annotated[int, Field(ge=0, le=1000)] | None = None
-    """Number of replicas, by default 1. Needed explicitly for kubectl scale and autoscalers."""
+    """Number of replicas, by default 1. Needed explicitly for kubectl scale and for a HorizontalPodAutoscaler."""
+    scaling: Scaling | None = None
+    """Let the operator choose the number of replicas by load, instead of replicas."""
     rollout: Rollout | None = None
     """How a changed spec reaches the replicas."""
     drain: Drain | None = None
     """How a replica that is to stop ends its work."""
+    pod_template: Annotated[dict[str, Any], AfterValidator(_harmless)] | None = None
+    """Laid over the pods by strategic merge: metadata.labels, metadata.annotations and spec, as in a Deployment's
+    template. What would break a replica is refused, with the field to use instead."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "!has(self.replicas) || !has(self.scaling)",
+            "spec.replicas and spec.scaling must not both be set: scaling chooses the replicas; remove one",
+            lambda self: self.replicas is None or self.scaling is None,
+            "replicas",
+        ),
         Rule(
             "has(self.model) || (has(self.engine) && has(self.engine.name) && self.engine.name == 'sim')",
             "spec.model is required unless spec.engine.name is sim; write for example hf://org/name",
@@ -258,13 +298,24 @@ class Replacement(ApiModel):
     """Why, for people."""
 
 
+class Contender(ApiModel):
+    """An installation that finds this object served by another one."""
+
+    installation: Annotated[str, Field(max_length=253)]
+    """Its name."""
+    time: Timestamp
+    """When it asked. Without an answer it takes over after a while."""
+    refused: bool = False
+    """The installation that serves this object has answered that it goes on."""
+
+
 class InferenceServiceStatus(ApiModel):
     """What runs, as last seen by the operator."""
 
     observed_generation: int = 0
     """The metadata.generation that this status was worked out for."""
     conditions: Conditions = Field(default_factory=list)
-    """Accepted, Progressing, Available, Ready and LiveData."""
+    """Accepted, Progressing, Available, Ready, ScalingActive and LiveData."""
     url: str | None = None
     """Base URL of the OpenAI-compatible endpoint."""
     engine: str | None = None
@@ -279,6 +330,12 @@ class InferenceServiceStatus(ApiModel):
     """Of these, those of the current revision."""
     selector: str | None = None
     """Label selector of the pods, for the scale subresource."""
+    scaling: ScalingStatus | None = None
+    """What spec.scaling has come to; absent when spec.replicas is used."""
+    installation: str | None = None
+    """The Roundhouse installation that serves this object."""
+    contender: Contender | None = None
+    """Another installation that asked to serve this object; absent when none did."""
     progress_time: Timestamp | None = None
     """When the replicas last came closer to the spec."""
     replacement: Replacement | None = None

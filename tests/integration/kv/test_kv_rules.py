@@ -14,6 +14,7 @@ from tests.integration.kv.harness import (
     Operator,
     depth,
     eventually,
+    eventually_async,
     running,
     service,
     view_of,
@@ -264,3 +265,20 @@ async def test_a_big_snapshot_is_loaded_while_lookups_go_on(feed: GatewayFeed, a
         assert index.match(CHAIN).get(agent.pod) == 10
         await asyncio.sleep(0.005)
     assert depth(feed, agent, CHAIN) == 10
+
+
+async def test_a_snapshot_that_does_not_cover_a_loss_is_deleted_so_that_the_agent_writes_a_new_one(
+    feed: GatewayFeed, agent: Agent, writer: RedisLink
+) -> None:
+    await agent.snapshot()
+    agent.next_batch(CHAIN[10:12])
+    await agent.say(CHAIN[12:15])
+    await eventually_async(lambda: _gone(writer, agent))
+    assert not view_of(feed).index.trusted(agent.pod)
+    await agent.snapshot()
+    await eventually(lambda: depth(feed, agent, CHAIN) == 15)
+    assert not await _gone(writer, agent)
+
+
+async def _gone(link: RedisLink, agent: Agent) -> bool:
+    return not await link.client.exists(service().kv_snapshot(str(agent.pod)))

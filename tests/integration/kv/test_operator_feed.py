@@ -1,9 +1,10 @@
 from typing import Any
 
+import msgspec
 import pytest
 from roundhouse_kv.demand_store import DemandStore
 from roundhouse_kv.operator_feed import OperatorFeed
-from roundhouse_kv.records import Demand, GatewayBeat
+from roundhouse_kv.records import RECORD_VERSION, Demand, GatewayBeat, encode_record
 from roundhouse_kv.redis_link import RedisLink
 
 from tests.integration.kv.harness import INSTALLATION, Agent, Operator, Valkey, eventually, running, service
@@ -161,3 +162,24 @@ async def writer_has(operator: Operator, version: int) -> None:
     """The stamp as it was, by another writer's hand."""
     operator.store._version = version - 1
     assert await operator.store.publish(operator.term, {}) == version
+
+
+async def test_a_lease_of_a_newer_version_is_unreadable_and_one_of_an_older_version_is_read(
+    watched: Watched, agent: Agent, quick_link: RedisLink
+) -> None:
+    feed, name = watched.feed, service().lease(agent.replica_uid)
+    lease = msgspec.json.decode(encode_record(agent.lease))
+    feed.follow("ns/x", [agent.replica_uid, "missing"])
+    await quick_link.client.set(name, msgspec.json.encode({**lease, "v": RECORD_VERSION + 1}))
+    async with running(watched):
+        await eventually(lambda: feed.unreadable("ns/x") == {agent.replica_uid})
+        assert feed.leases("ns/x") == {}
+        assert watched.changes == ["ns/x"]
+        await quick_link.client.set(name, msgspec.json.encode({**lease, "v": RECORD_VERSION - 1, "other": 1}))
+        await eventually(lambda: agent.replica_uid in feed.leases("ns/x"))
+        assert feed.unreadable("ns/x") == frozenset()
+        await quick_link.client.delete(name)
+        await eventually(lambda: feed.leases("ns/x") == {})
+        assert feed.unreadable("ns/x") == frozenset()
+        feed.forget("ns/x")
+        assert feed.unreadable("ns/x") == frozenset()

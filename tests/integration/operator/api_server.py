@@ -14,9 +14,12 @@ from roundhouse_operator.cluster import (
     ENGINE_REPLICA,
     EVENT,
     INFERENCE_SERVICE,
+    NETWORK_POLICY,
     POD,
+    POD_DISRUPTION_BUDGET,
     SECRET,
     ClusterError,
+    Expired,
     Kind,
     Obj,
 )
@@ -30,6 +33,7 @@ KINDS = {
     (kind.api_version, kind.plural): kind
     for kind in (
         INFERENCE_SERVICE, ENGINE_REPLICA, POD, SECRET, CONFIG_MAP, EVENT, LEASE, DEPLOYMENT, NODE, NAMESPACE, CRD,
+        POD_DISRUPTION_BUDGET, NETWORK_POLICY,
     )
 }  # fmt: skip
 CLUSTER_SCOPED = (NODE, NAMESPACE, CRD)
@@ -37,12 +41,16 @@ PAGE = 2
 
 
 class ApiServer:
-    """``requests`` are method and path of everything asked; ``broken``: a status that is answered to everything."""
+    """``requests`` are method and path of everything asked; ``broken``: a status that is answered to everything.
+
+    ``deaf``: watches of these kinds lose their events; later they are told that theirs are too old.
+    """
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self.cluster = cluster
         self.requests: list[str] = []
         self.broken = 0
+        self.deaf: set[Kind] = set()
         self.port = 0
         self._runner: web.AppRunner | None = None
 
@@ -105,9 +113,14 @@ class ApiServer:
     async def _watch(self, request: web.Request, kind: Kind, namespace: str | None) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "application/json"})
         await response.prepare(request)
-        version = request.query.get("resourceVersion", "")
+        version, lost = request.query.get("resourceVersion", ""), False
         try:
             async for event in self.cluster.watch(kind, namespace, version, _labels(request)):
+                if kind in self.deaf:
+                    lost = True
+                    continue
+                if lost:
+                    raise Expired("too old resource version", 410)
                 await response.write(json.dumps({"type": event.type, "object": event.object}).encode() + b"\n")
         except ClusterError as error:
             status = {"kind": "Status", "code": error.status, "message": str(error)}

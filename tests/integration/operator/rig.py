@@ -120,8 +120,8 @@ class Rig:
     async def has_pods(self, count: int) -> bool:
         return len(await self.objects(POD)) == count
 
-    async def condition_is(self, kind: str, wanted: tuple[str, str]) -> bool:
-        return await self.condition(kind) == wanted
+    async def condition_is(self, kind: str, wanted: tuple[str, str], name: str = "llama") -> bool:
+        return await self.condition(kind, name) == wanted
 
     async def condition(self, kind: str, name: str = "llama") -> tuple[str, str]:
         service = await self.cluster.get(INFERENCE_SERVICE, "default", name)

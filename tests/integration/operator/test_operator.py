@@ -1,11 +1,14 @@
 """The operator as a whole: watches, queue, leases, catalogue, with a Valkey that may die."""
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator
 
 import pytest
+import redis.asyncio as aioredis
+from redis.exceptions import RedisError
 from roundhouse_kv.records import Progress, ServiceEntry
-from roundhouse_operator.cluster import ENGINE_REPLICA, INFERENCE_SERVICE, POD, SECRET
+from roundhouse_operator.cluster import ENGINE_REPLICA, INFERENCE_SERVICE, POD, SECRET, NotFound
 from roundhouse_operator.core import OperatorCore
 from roundhouse_operator.errors import SourceEnded
 
@@ -229,9 +232,32 @@ class DeafSource:
 
 async def test_watches_that_do_not_report_our_own_writes_end_the_operator(world: Rig) -> None:
     core = OperatorCore(
-        world.cluster, world.link, settings(silence_s=0.2), agents=world.agents, make_sources=lambda _: [DeafSource()]
+        world.cluster, world.link, settings(silence_s=0.2), agents=world.agents, make_sources=lambda *_: [DeafSource()]
     )
     await world.apply(service())
     with pytest.raises(SourceEnded, match="write of our own"):
         async with asyncio.timeout(30):
             await core.run()
+
+
+async def test_agents_of_a_namespace_have_a_user_that_survives_another_valkey(world: Rig) -> None:
+    async def logs_in() -> bool:
+        try:
+            data = (await world.cluster.get(SECRET, "default", "roundhouse-redis"))["data"]
+        except NotFound:
+            return False
+        user, password = (base64.b64decode(data[name]).decode() for name in ("username", "password"))
+        theirs = aioredis.Redis.from_url(world.valkey.url, username=user, password=password)
+        try:
+            return bool(await theirs.set("rh:test:{default/llama}:lease:x", "1", ex=5))
+        except RedisError:
+            return False
+        finally:
+            await theirs.aclose()
+
+    async with world.operator(settings(redis_acl=True)):
+        await world.apply(service())
+        await eventually_async(logs_in)
+        world.valkey.kill()
+        world.valkey.start()
+        await eventually_async(logs_in)

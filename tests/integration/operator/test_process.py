@@ -5,15 +5,18 @@ import os
 import signal
 import socket
 import sys
+import time
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import aiohttp
 import pytest
-from roundhouse_operator.cluster import ENGINE_REPLICA, INFERENCE_SERVICE, SECRET, NotFound
+from roundhouse_operator.cluster import ENGINE_REPLICA, INFERENCE_SERVICE, POD, SECRET, NotFound, Obj
 from roundhouse_operator.leader import LEASE
+from roundhouse_operator.names import SERVICE_LABEL
 from roundhouse_operator.redis_password import DEPLOYMENT, redis_password
 
 from tests.integration.kv.harness import eventually_async
@@ -191,3 +194,49 @@ async def test_a_bad_option_is_told_in_one_line(cluster: Cluster) -> None:
     assert said.decode().startswith("roundhouse-operator: --engine-image 'nonsense'")
     with pytest.raises(NotFound):
         await cluster.rig.cluster.get(LEASE, "default", "roundhouse-operator")
+
+
+async def test_what_was_deleted_while_its_watch_was_broken_is_noticed_at_once(cluster: Cluster) -> None:
+    """By the watch alone: without Redis no lease tells of it, and nothing else of that service changes."""
+    world = cluster.rig
+    async with cluster.operator("one"):
+        for name in ("lost", "other"):
+            await world.apply(service(name, resources={"gpus": 0}))
+        await eventually(lambda: world.ready("lost"))
+        await eventually(lambda: world.ready("other"))
+        world.valkey.pause()
+        try:
+            for name in ("lost", "other"):
+                await eventually(partial(world.condition_is, "LiveData", ("Unknown", "RedisUnavailable"), name))
+            await eventually(partial(_quiet, cluster.server))
+            pods = {pod["metadata"]["labels"][SERVICE_LABEL]: pod for pod in await world.objects(POD)}
+            cluster.server.deaf.add(POD)
+            name = pods["lost"]["metadata"]["name"]
+            await world.cluster.delete(POD, "default", name, grace_seconds=0)
+            await _touch(world, pods["other"])
+            await asyncio.sleep(0.5)
+            cluster.server.deaf.clear()
+            await _touch(world, pods["other"])
+
+            async def replaced() -> bool:
+                found = [pod["metadata"] for pod in await world.objects(POD)]
+                uids = {meta["uid"] for meta in found if meta["labels"][SERVICE_LABEL] == "lost"}
+                return bool(uids) and pods["lost"]["metadata"]["uid"] not in uids
+
+            await eventually(replaced)
+        finally:
+            world.valkey.resume()
+
+
+async def _quiet(server: ApiServer) -> bool:
+    """Nothing but the election for a second."""
+    before = len([request for request in server.requests if "/leases/" not in request])
+    await asyncio.sleep(1.0)
+    return before == len([request for request in server.requests if "/leases/" not in request])
+
+
+async def _touch(world: Rig, pod: Obj) -> None:
+    """A change that says nothing."""
+    there = await world.cluster.get(POD, "default", pod["metadata"]["name"])
+    there["status"]["message"] = str(time.monotonic())
+    await world.cluster.patch_status(POD, "default", pod["metadata"]["name"], there["status"])

@@ -96,3 +96,11 @@ def test_only_the_files_that_describe_the_model_are_read(tmp_path: Path) -> None
     for name in ("config.json", "weights.bin"):
         (tmp_path / name).write_text("{}")
     assert set(read_folder(tmp_path).files) == {"config.json"}
+
+
+def test_a_profile_tells_how_many_tokens_a_byte_makes() -> None:
+    """Its only merge joins "ab", and bytes that it has no token for give none."""
+    profile = describe(files(), 0, {})
+    assert 0 < profile.tokens_per_ascii_byte < 0.2
+    assert profile.tokens_per_other_byte == 0.0
+    assert describe(files(**{"tokenizer.json": None}), 0, {}).tokens_per_ascii_byte == 0.0

@@ -202,3 +202,8 @@ def test_time_is_shared_by_what_was_ahead() -> None:
     assert busy_share(3.0, ahead_s=2.0, own_s=1.0) == pytest.approx(1.0)
     assert busy_share(3.0, ahead_s=0.0, own_s=1.0) == pytest.approx(3.0)
     assert busy_share(3.0, ahead_s=0.0, own_s=0.0) == 0.0
+
+
+def test_who_mostly_waited_for_others_teaches_nothing() -> None:
+    assert busy_share(5.0, ahead_s=4.0, own_s=1.0) == pytest.approx(1.0)
+    assert busy_share(60.0, ahead_s=59.0, own_s=1.0) == 0.0

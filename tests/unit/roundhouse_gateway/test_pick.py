@@ -45,6 +45,7 @@ def rank(
     prompt: Prompt | None = None,
     seed: int = 0,
     mean: MeanRequest | None = None,
+    adapter: str = "",
 ) -> list[Choice]:
     return pick(
         prompt or Prompt(),
@@ -54,6 +55,7 @@ def rank(
         NOW,
         random=Random(seed),
         mean=mean or MeanRequest(),
+        adapter=adapter,
     )
 
 
@@ -137,6 +139,19 @@ def test_good_before_stale_before_hung_before_broken_whatever_they_cost() -> Non
     ranking = rank(replicas, loads, [900, 0, 0, 0])
     assert names(ranking) == ["r3", "r2", "r1", "r0"]
     assert [choice.reason for choice in ranking[1:]] == [None, None, None]
+
+
+def test_a_replica_with_the_adapter_loaded_goes_first_whatever_it_costs() -> None:
+    fleet = [replica(0), replica(1, adapters=frozenset({"sql", "chat"})), replica(2, stale=True)]
+    loads = [BookedLoad(), BookedLoad(prefill_s=5.0), BookedLoad()]
+    assert names(rank(fleet, loads, adapter="sql")) == ["r1", "r0", "r2"]
+    assert names(rank(fleet, loads)) == ["r0", "r1", "r2"]
+    ranking = rank(fleet, loads, adapter="none has it")
+    assert (ranking[0].replica.name, ranking[0].standing, ranking[0].reason) == (
+        "r0",
+        Standing.UNLOADED,
+        Reason.ADAPTER,
+    )
 
 
 def test_a_tie_with_a_lower_standing_is_no_tie() -> None:

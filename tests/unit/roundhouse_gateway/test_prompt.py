@@ -9,6 +9,7 @@ from roundhouse_gateway.prompt import CHAT, HISTORY_ROOT, Prompt, read_prompt
 from roundhouse_gateway.tokens import TokenRatios
 from roundhouse_kv.keys import chain_keys, root_key
 from roundhouse_kv.render import Renderer
+from roundhouse_kv.token_table import TokenTable
 
 from tests.unit.roundhouse_gateway.fakes import PROFILE
 
@@ -115,3 +116,25 @@ def test_no_body_makes_it_fail(fields: dict[str, Any], path: str, renderer: Rend
     prompt.estimate(TokenRatios())
     assert prompt.tokens >= 1
     assert prompt.affinity() is None or isinstance(prompt.affinity(), int)
+
+
+def test_token_ids_have_the_keys_of_what_they_spell() -> None:
+    words = [f"word{number} ".encode() for number in range(200)]
+    tables = {"d": TokenTable([*words, None])}
+    ids, text = list(range(100)), b"".join(words[:100])
+    for prompt in (ids, [ids]):
+        found = read_prompt({"prompt": prompt}, COMPLETIONS, RENDERER, "d", tables)
+        assert found.keys == chain_keys(text, root_key("d", "", ""))
+        found.estimate(TokenRatios())
+        assert (found.exact_tokens, found.tokens) == (100, 100)
+        assert found.cached_tokens(256, 0) == pytest.approx((256 + 128) * 100 / len(text), abs=1)
+    ended = read_prompt({"prompt": [*ids[:60], 200, *ids]}, COMPLETIONS, RENDERER, "d", tables)
+    assert ended.keys == found.keys[: len(ended.keys)]
+    assert len(ended.keys) == len(b"".join(words[:60])) // 256
+    assert ended.exact_tokens == 161
+
+
+@pytest.mark.parametrize("prompt", [[1, 2, True], [[1, 2], [3]], [1, "a"], [], [[]]])
+def test_what_is_no_single_prompt_of_token_ids_has_no_keys(prompt: list[object]) -> None:
+    tables = {"d": TokenTable([b"x" * 300] * 4)}
+    assert read_prompt({"prompt": prompt}, COMPLETIONS, RENDERER, "d", tables).keys == []

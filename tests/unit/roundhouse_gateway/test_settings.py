@@ -26,7 +26,16 @@ def test_every_setting_has_an_option() -> None:
         "--installation",
         "ns/rel",
     ]
-    argv += ["--redis-url", "unix:///run/r.sock", "--catalogue-file", "/tmp/c.json", "--drain-timeout", "5"]
+    argv += [
+        "--redis-url",
+        "unix:///run/r.sock",
+        "--catalogue-file",
+        "/tmp/c.json",
+        "--drain-timeout",
+        "5",
+        "--api-keys",
+        "/k",
+    ]
     argv += ["--no-explain-headers", "--log-level", "DEBUG"]
     for group in (Limits, Patience):
         for f in fields(group):
@@ -35,6 +44,7 @@ def test_every_setting_has_an_option() -> None:
     assert (settings.host, settings.port, settings.admin_address) == ("::1", 9000, ("127.0.0.1", 9100))
     assert (settings.installation, settings.redis_url) == ("ns/rel", "unix:///run/r.sock")
     assert (settings.catalogue_file, settings.drain_timeout_s) == (Path("/tmp/c.json"), 5.0)
+    assert settings.api_keys == Path("/k")
     assert (settings.explain_headers, settings.log_level) == (False, "DEBUG")
     assert (settings.redis_username, settings.redis_password) == ("u", "p")
     assert all(getattr(settings.limits, f.name) == 7 for f in fields(Limits))

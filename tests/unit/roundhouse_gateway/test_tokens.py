@@ -63,9 +63,26 @@ def test_ratios_stay_sensible_whatever_an_engine_reports(samples: list[tuple[int
     [(0, 0), (256, (256 + 128) // 4 - 8), (2560, (2560 + 128) // 4 - 8), (3840, 4000 // 4 - 8)],
 )
 def test_matched_bytes_become_cached_tokens(matched: int, expected: int) -> None:
-    assert TokenRatios().estimate(TextSize(4000)).cached_tokens(matched, block_size=16) == expected
+    assert TokenRatios().estimate(TextSize(4000)).cached_tokens(matched, 16, b"a" * 4000) == expected
 
 
 def test_the_last_token_is_never_cached() -> None:
-    assert TokenRatios().estimate(TextSize(4000)).cached_tokens(3840, block_size=0) == 999
-    assert TokenRatios().estimate(TextSize(0)).cached_tokens(256, block_size=16) == 0
+    assert TokenRatios().estimate(TextSize(4000)).cached_tokens(3840, 0, b"a" * 4000) == 999
+    assert TokenRatios().estimate(TextSize(0)).cached_tokens(256, 16, b"") == 0
+
+
+def test_cached_tokens_are_counted_by_the_bytes_of_the_cached_beginning() -> None:
+    english, chinese = "a" * 2048, "路" * 512
+    for text, expected in ((english + chinese, (1024 + 128) // 4), (chinese + english, round((1024 + 128) * 0.4))):
+        estimate = TokenRatios().estimate(text_size(text))
+        assert estimate.cached_tokens(1024, 0, text.encode()) == expected
+
+
+def test_a_profile_tells_where_to_start_and_answers_go_on_from_there() -> None:
+    ratios = TokenRatios()
+    ratios.expect(1.0, 0.0)
+    assert ratios.estimate(TextSize(1000)).tokens == 1000
+    assert ratios.estimate(TextSize(0, 1000)).tokens == 400
+    for _ in range(50):
+        ratios.learn(TextSize(4000), 2000)
+    assert ratios.estimate(TextSize(1000)).tokens == pytest.approx(500, abs=10)

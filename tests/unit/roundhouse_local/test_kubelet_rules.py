@@ -88,6 +88,20 @@ def test_image_without_its_program_says_what_to_install() -> None:
         table.resolve("x:1")
 
 
+def test_an_image_with_an_environment_of_its_own_runs_its_programs_and_not_our_packages(tmp_path: Path) -> None:
+    image = Image(("python3",), needs_module="engine", remedy="make it", venv=tmp_path)
+    with pytest.raises(ImageError, match="Python module engine, which is not installed: make it"):
+        ImageTable({"x": image}).resolve("x:1")
+    package = tmp_path / "lib" / "python3.11" / "site-packages" / "engine"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    assert ImageTable({"x": image}).resolve("x:1") is image
+    assert image.environment({"PATH": "/bin", "PYTHONPATH": "/ours", "HOME": "/h"}) == {
+        "PATH": f"{tmp_path}/bin:/bin",
+        "HOME": "/h",
+    }
+
+
 def test_scripts_run_the_images_program(tmp_path: Path) -> None:
     ImageTable({"x": Image(("/a b/python", "-m", "y"))}).write_scripts(tmp_path)
     assert (tmp_path / "x").read_text() == "#!/bin/sh\nexec '/a b/python' -m y \"$@\"\n"

@@ -17,13 +17,17 @@ MOUNTS = (Mount("/models/deep", "/host/deep"), Mount("/models", "/host/m"), Moun
         ("unix:///run/x/s", "unix:///host/r/s"),
         ("--path=/models/a", "--path=/host/m/a"),
         ("--kv-events=ipc:///run/x/e", "--kv-events=ipc:///host/r/e"),
+        (
+            '{"endpoint":"ipc:///run/x/e","replay":"ipc:///run/y"}',
+            '{"endpoint":"ipc:///host/r/e","replay":"ipc:///run/y"}',
+        ),
         ("http://h/models", "http://h/models"),
         ("a/models", "a/models"),
         ('echo > "/run/x/y"', 'echo > "/run/x/y"'),
         ("", ""),
     ],
 )
-def test_paths_at_the_beginning_are_rewritten(text: str, want: str) -> None:
+def test_paths_at_the_beginning_and_in_urls_are_rewritten(text: str, want: str) -> None:
     assert rewrite(text, MOUNTS) == want
 
 

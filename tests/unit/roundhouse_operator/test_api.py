@@ -14,7 +14,6 @@ from roundhouse_operator.api.parse import (
     parse_service,
     replica_complaints,
     service_complaints,
-    unknown_fields,
 )
 from roundhouse_operator.api.rules import ApiModel
 from roundhouse_operator.api.schema import structural_schema
@@ -182,19 +181,6 @@ def test_drain_of_a_replica_may_change() -> None:
     assert replica_complaints(before, after) == []
 
 
-def test_unknown_fields_are_named_with_the_nearest_known_one() -> None:
-    obj = _object(
-        INFERENCE_SERVICE,
-        {"modle": "hf://a/b", "resources": {"gpu": 1}, "engine": {"env": [{"name": "A", "val": 1}]}, "zzz": 1},
-    )
-    found = unknown_fields(obj)
-    assert "spec.modle: unknown field; did you mean model?" in found
-    assert "spec.resources.gpu: unknown field; did you mean gpus?" in found
-    assert "spec.engine.env[0].val: unknown field; did you mean value?" in found
-    assert any(text.startswith("spec.zzz: unknown field; known here: model, ") for text in found)
-    assert unknown_fields(_object(INFERENCE_SERVICE, {"model": "hf://a/b"})) == []
-
-
 def test_all_complaints_come_at_once() -> None:
     obj = _object(INFERENCE_SERVICE, {"model": "hf://a/b", "replicas": -1, "resources": {"gpus": -1}})
     with pytest.raises(InvalidObject) as refused:
@@ -208,3 +194,26 @@ def test_a_union_without_a_structural_schema_is_refused() -> None:
 
     with pytest.raises(TypeError, match="optional members"):
         structural_schema(Odd)
+
+
+def _undescribed(schema: Obj, where: str) -> list[str]:
+    found = [] if schema.get("description") else [where]
+    for name, child in (schema.get("properties") or {}).items():
+        found += _undescribed(child, f"{where}.{name}")
+    return found + _undescribed(schema["items"], f"{where}[]") if "properties" in schema.get("items", {}) else found
+
+
+@pytest.mark.parametrize("crd", crds().values(), ids=list(crds()))
+def test_every_field_is_described_for_kubectl_explain(crd: Obj) -> None:
+    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    missing = [
+        *_undescribed(schema["properties"]["spec"], "spec"),
+        *_undescribed(schema["properties"]["status"], "status"),
+    ]
+    assert missing == []
+
+
+def test_the_columns_are_those_that_people_look_for() -> None:
+    columns = crds()["inferenceservices.roundhouse.dev.yaml"]["spec"]["versions"][0]["additionalPrinterColumns"]
+    shown = [column["name"] for column in columns if not column.get("priority")]
+    assert shown == ["Model", "Engine", "Ready", "Replicas", "URL", "Age", "Reason"]

@@ -188,7 +188,7 @@ def test_an_engine_without_last_words_gives_its_exit_code() -> None:
 def test_one_restart_that_loads_again_is_loading() -> None:
     found = diagnosis(engine=container("engine", RUNNING, ended(137), restarts=1))
     assert (found.reason, found.stuck) == (Reason.LOADING_MODEL, False)
-    assert "after it ended once: exit code 137" in found.message
+    assert "after it ended once: killed (exit code 137)" in found.message
 
 
 def test_an_agent_that_keeps_ending() -> None:
@@ -295,3 +295,26 @@ def test_last_line_skips_blank_ones_and_is_bounded() -> None:
     assert last_line("a\n b \n\n") == "b"
     assert last_line("") == ""
     assert len(last_line("x" * 1000)) == 300
+
+
+@pytest.mark.parametrize(
+    ("message", "remedy"),
+    [
+        ('persistentvolumeclaim "models" not found', "create the claim of spec.modelCache"),
+        ("0/3 nodes are available: pod has unbound immediate PersistentVolumeClaims.", "kubectl describe pvc"),
+        ("0/3 nodes are available: 3 node(s) had volume node affinity conflict.", "ReadWriteMany"),
+    ],
+)
+def test_a_claim_without_a_volume(message: str, remedy: str) -> None:
+    found = diagnosis(conditions=unscheduled(message), spec={"resources": {"gpus": 1}})
+    assert (found.reason, found.stuck) == (Reason.VOLUME_PENDING, False)
+    assert message in found.message
+    assert remedy in found.message
+
+
+def test_an_engine_that_the_node_kills_again_and_again() -> None:
+    last = ended(137, message="INFO request started")
+    found = diagnosis(engine=container("engine", WAITING, last, restarts=3))
+    assert found.reason is Reason.ENGINE_CRASH_LOOP
+    assert "INFO request started; it was killed (exit code 137)" in found.message
+    assert "did not answer /health for a minute" in found.message

@@ -325,3 +325,19 @@ async def test_a_service_that_is_being_deleted_makes_nothing_new(world: World) -
     await world.delete(POD, pod, grace_seconds=0)
     await world.reconcile()
     assert await world.pods() == []
+
+
+async def test_an_agent_of_another_version_is_told_and_its_replica_serves_on(world: World) -> None:
+    await world.apply(service())
+    await world.ready()
+    (replica,) = await world.replicas()
+    world.leases.unread.add(replica["metadata"]["uid"])
+    await world.reconcile()
+    live = await world.condition("LiveData")
+    assert (live["status"], live["reason"]) == ("False", "AgentOutdated")
+    assert replica["metadata"]["name"] in live["message"]
+    assert "upgrade the older of the two" in live["message"]
+    assert (await world.condition("Ready"))["status"] == "True"
+    world.leases.unread.clear()
+    await world.reconcile()
+    assert (await world.condition("LiveData"))["reason"] == "Fresh"

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import yaml
-from roundhouse_operator.cluster import Obj
+from roundhouse_operator.cluster import INFERENCE_SERVICE, Obj
+from roundhouse_operator.companions import companions
 from roundhouse_operator.live import Live
 from roundhouse_operator.plan import Observed, plan
 from roundhouse_operator.settings import Settings
@@ -27,7 +28,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _plan(case: Obj) -> list[Obj]:
-    """Everything that is made for a new service: its EngineReplicas, then their pods, then its status."""
+    """Everything that is made for a new service: EngineReplicas, pods, what it has beside them, and its status."""
     settings = Settings(installation="ns/release", **{"redis_url": "redis://redis:6379/0", **case.get("settings", {})})
     service: Obj = case["service"]
     service["metadata"] |= {
@@ -37,7 +38,8 @@ def _plan(case: Obj) -> list[Obj]:
     replicas = [_stored(obj, f"replica-uid-{i}") for i, (_, obj) in enumerate(first.create)]
     second = plan(Observed(service, tuple(replicas)), Live(), START, settings)
     assert len(second.create) == len(replicas)
-    return [obj for _, obj in (*first.create, *second.create)] + [{"status": second.status}]
+    beside = companions({"apiVersion": INFERENCE_SERVICE.api_version, **service}, settings)
+    return [obj for _, obj in (*first.create, *second.create, *beside)] + [{"status": second.status}]
 
 
 def _stored(obj: Obj, uid: str) -> Obj:
@@ -56,4 +58,4 @@ def test_golden(name: str) -> None:
 
 
 def test_there_are_golden_files() -> None:
-    assert len(CASES) >= 5
+    assert len(CASES) >= 7

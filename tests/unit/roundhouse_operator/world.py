@@ -9,18 +9,22 @@ from dataclasses import replace
 from typing import Any
 
 from roundhouse_kv.catalogue_store import Catalogue
+from roundhouse_kv.errors import RedisUnavailable
 from roundhouse_kv.records import Lease, ServiceEntry
 from roundhouse_local.api import NODE, MemoryCluster
 from roundhouse_local.api.metadata import Stamps
 from roundhouse_local.api.schema import SchemaValidator
+from roundhouse_operator.access import Access
 from roundhouse_operator.agents import DrainAnswer
 from roundhouse_operator.api.crds import crds
 from roundhouse_operator.api.parse import COMPLAINTS
+from roundhouse_operator.autoscaler import Autoscaler
 from roundhouse_operator.catalogue import CataloguePublisher
 from roundhouse_operator.cluster import ENGINE_REPLICA, INFERENCE_SERVICE, POD, NotFound, Obj
 from roundhouse_operator.errors import AgentError
 from roundhouse_operator.queue import Backlog
 from roundhouse_operator.reconcile import Context, Reconciler
+from roundhouse_operator.served_names import ServedNames
 from roundhouse_operator.settings import Settings
 from roundhouse_operator.timestamps import to_timestamp
 
@@ -78,6 +82,7 @@ class FakeLeases:
     def __init__(self) -> None:
         self.by_uid: dict[str, Lease] = {}
         self.followed: dict[str, list[str]] = {}
+        self.unread: set[str] = set()
 
     def follow(self, service_key: str, replica_uids: Iterable[str]) -> None:
         self.followed[service_key] = list(replica_uids)
@@ -87,6 +92,25 @@ class FakeLeases:
 
     def leases(self, service_key: str) -> Mapping[str, Lease]:
         return {uid: self.by_uid[uid] for uid in self.followed.get(service_key, []) if uid in self.by_uid}
+
+    def unreadable(self, service_key: str) -> frozenset[str]:
+        return frozenset(uid for uid in self.followed.get(service_key, []) if uid in self.unread)
+
+
+class FakeUsers:
+    """Redis users by name, with their passwords."""
+
+    def __init__(self) -> None:
+        self.passwords: dict[str, str] = {}
+        self.down = False
+
+    async def allow(self, user: str, password: str, namespace: str) -> None:
+        if self.down:
+            raise RedisUnavailable("no answer")
+        self.passwords[user] = password
+
+    async def remove(self, user: str) -> None:
+        self.passwords.pop(user, None)
 
 
 class FakeStore:
@@ -143,6 +167,7 @@ class World:
     def __init__(self, settings: Settings = SETTINGS) -> None:
         self.now = START
         self.agents, self.leases, self.store = FakeAgents(), FakeLeases(), FakeStore()
+        self.users = FakeUsers()
         self.redis_healthy = True
         self.purged: list[str] = []
         counter, addresses = itertools.count(1), itertools.count(1)
@@ -162,6 +187,7 @@ class World:
             redis_healthy=lambda: self.redis_healthy,
             wrote=lambda: None,
             clock=lambda: self.now,
+            access=self._access(settings),
         )
         self.reconciler = Reconciler(self.context)
 
@@ -170,8 +196,12 @@ class World:
 
     def restart_operator(self) -> None:
         """All of its memory is lost but for what is in the cluster and in Redis."""
-        self.context = replace(self.context, served_names=type(self.context.served_names)())
+        fresh = {"served_names": ServedNames(), "autoscaler": Autoscaler()}
+        self.context = replace(self.context, access=self._access(self.context.settings), **fresh)
         self.reconciler = Reconciler(self.context)
+
+    def _access(self, settings: Settings) -> Access:
+        return Access(self.cluster, self.users, settings)
 
     async def _purge(self, key: str) -> None:
         self.purged.append(key)

@@ -8,7 +8,7 @@ import pytest
 from roundhouse_torch.errors import Busy, EngineDied, EngineGone
 from roundhouse_torch.messages.command import Abort, Add, Command, ResetCache, Sampling
 from roundhouse_torch.messages.link import ServerEnd
-from roundhouse_torch.messages.report import CacheReset, Failed, Load, Loaded, Output, Report, StepReport
+from roundhouse_torch.messages.report import Done, Failed, Load, Loaded, Output, Report, StepReport
 from roundhouse_torch.scheduler.sequence import Finish
 from roundhouse_torch.server.engine_client import EngineClient
 from roundhouse_torch.server.metrics import Metrics
@@ -152,7 +152,7 @@ async def test_everything_in_flight_fails_with_the_engine(rig: Rig) -> None:
         async with answers(rig, rig.add()):
             pass
     with pytest.raises(EngineDied):
-        await rig.client.reset_cache()
+        await rig.client.obey(ResetCache)
 
 
 async def test_the_reason_that_the_engine_gave_is_passed_on(rig: Rig) -> None:
@@ -184,12 +184,12 @@ async def test_stopping_ends_every_stream_with_abort(rig: Rig) -> None:
 
 
 async def test_a_reset_is_answered_with_what_the_engine_says(rig: Rig) -> None:
-    asked = asyncio.create_task(rig.client.reset_cache())
+    asked = asyncio.create_task(rig.client.obey(ResetCache))
     await rig.link.has_sent.wait()
     (command,) = rig.link.sent
     assert isinstance(command, ResetCache)
-    rig.link.reports.put_nowait(CacheReset(command.ticket, False))
-    assert await asked is False
+    rig.link.reports.put_nowait(Done(command.ticket, "in use"))
+    assert await asked == "in use"
 
 
 async def test_load_is_shown_as_the_engine_reports_it(rig: Rig) -> None:

@@ -4,9 +4,9 @@ import asyncio
 import socket
 
 import pytest
-from roundhouse_torch.messages.command import Abort, Add, ResetCache, Sampling
+from roundhouse_torch.messages.command import Abort, Add, LoadAdapter, ResetCache, Sampling, UnloadAdapter
 from roundhouse_torch.messages.link import EngineEnd, ServerEnd
-from roundhouse_torch.messages.report import CacheReset, Load, Loaded, Output, StepReport
+from roundhouse_torch.messages.report import Done, Load, Loaded, Output, StepReport
 
 from tests.unit.roundhouse_torch.test_events import stored
 
@@ -14,11 +14,13 @@ COMMANDS = [
     Add(1, [1, 2, 3], 10, Sampling(0.5, 0.9, 3, -7, 2, frozenset((2,)), frozenset((5, 6))), "salt", "adapter"),
     Abort([1, 2]),
     ResetCache(3),
+    LoadAdapter(4, "a", "/a"),
+    UnloadAdapter(5, "a"),
 ]
 REPORTS = [
     Loaded(100, 16, 8, "float32", "cpu"),
     StepReport(1.5, 2.5, Load(running=1), [1], [Output(1, [5], 16, "stop", 7)], [stored(10, 20, salt="s")]),
-    CacheReset(3, True),
+    Done(3, "no"),
 ]
 
 

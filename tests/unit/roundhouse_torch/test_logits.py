@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from roundhouse_torch.attention.paged import PagedAttention
 from roundhouse_torch.engine.runner import ModelRunner, in_batch_order
 from roundhouse_torch.kvcache import chain
 from roundhouse_torch.kvcache.blocks import BlockPool
-from roundhouse_torch.kvcache.storage import KVStorage
+from roundhouse_torch.kvcache.host import HostTier
+from roundhouse_torch.kvcache.moves import BlockMover
+from roundhouse_torch.kvcache.storage import FP8, KVStorage
+from roundhouse_torch.layers.operations import TorchOperations
 from roundhouse_torch.messages.command import Sampling
 from roundhouse_torch.models.checkpoint import Checkpoint
 from roundhouse_torch.models.config import ModelConfig
@@ -34,6 +36,16 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "all key heads": {"num_key_value_heads": 4},
     "wide heads": {"head_dim": 32},
     "llama3 rope": {"rope_scaling": {**ROPE, "original_max_position_embeddings": 64}},
+    "mistral": {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": 20},
+    "qwen2": {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"},
+    "qwen2 with a window": {
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        "use_sliding_window": True,
+        "sliding_window": 20,
+        "max_window_layers": 1,
+    },
+    "qwen3": {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "attention_bias": False},
     "linear rope": {"rope_scaling": {"rope_type": "linear", "factor": 2.0}},
 }
 
@@ -48,13 +60,15 @@ class Bench:
         self.oracle = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
         self.lay_out(block_size, blocks)
 
-    def lay_out(self, block_size: int, blocks: int) -> None:
-        self.block_size, self.blocks = block_size, blocks
+    def lay_out(self, block_size: int, blocks: int, *, host: int = 0, kv_dtype: torch.dtype = torch.float32) -> None:
+        """``host``: blocks of the second tier."""
+        self.block_size, self.blocks, self.host = block_size, blocks, host
         config = self.config
         shape = (block_size, config.num_layers, config.num_kv_heads, config.head_dim)
-        storage = KVStorage(blocks, *shape, device=CPU, dtype=torch.float32)
+        storage = KVStorage(blocks, *shape, device=CPU, dtype=kv_dtype, compute_dtype=torch.float32)
         storage.tensor.fill_(7.0)  # stale content must not matter
-        self.runner = ModelRunner(self.model, PagedAttention(storage), CPU)
+        attention = TorchOperations().attention(storage, config)
+        self.runner = ModelRunner(self.model, attention, CPU, mover=BlockMover(storage, host))
 
     def expected(self, tokens: list[int]) -> torch.Tensor:
         with torch.inference_mode():
@@ -144,7 +158,9 @@ class Recorder:
 
     def __init__(self, bench: Bench, max_sequences: int, max_tokens: int) -> None:
         self._bench = bench
-        self.scheduler = Scheduler(BlockPool(bench.blocks), bench.block_size, Limits(max_sequences, max_tokens))
+        tier = HostTier(bench.host) if bench.host else None
+        self.scheduler = Scheduler(BlockPool(bench.blocks, tier), bench.block_size, Limits(max_sequences, max_tokens))
+        self.loads = 0
         self.preemptions = 0
 
     def add(self, id: int, prompt: list[int], answer: int) -> Sequence:
@@ -157,10 +173,12 @@ class Recorder:
         while self.scheduler.running or self.scheduler.waiting:
             plan = self.scheduler.plan()
             self.preemptions += len(plan.preempted)
+            self.loads += sum(not move.to_host for move in plan.moves)
+            self._bench.runner.move(plan.moves)
             if plan.work:
                 self.scheduler.commit(plan, self._sample(plan.work))
 
-    def _sample(self, work: list[Work]) -> list[int]:
+    def _sample(self, work: list[Work]) -> list[list[int]]:
         ordered = in_batch_order(work)
         logits = self._bench.runner.logits(ordered)
         rows = {item.sequence.id: row for row, item in enumerate(item for item in ordered if item.samples)}
@@ -170,7 +188,7 @@ class Recorder:
                 found = logits[rows[item.sequence.id]]
                 expected = self._bench.expected(item.sequence.tokens)[-1]
                 torch.testing.assert_close(found, expected, atol=TOLERANCE, rtol=0)
-                tokens.append(int(found.argmax()))
+                tokens.append([int(found.argmax())])
         return tokens
 
 
@@ -208,3 +226,39 @@ def test_preempted_and_resumed_sequences(bench: Any, block_size: int) -> None:
         recorder.add(id, some_tokens(20 + id, id), 40)
     recorder.run()
     assert recorder.preemptions > 0
+
+
+@pytest.mark.parametrize("block_size", [1, 16])
+def test_blocks_that_were_swapped_out_and_in(bench: Any, block_size: int) -> None:
+    """A prompt evicted by others comes back from the second tier; preempted sequences do too."""
+    plain = bench("plain")
+    plain.lay_out(block_size, 96 // block_size, host=400 // block_size)
+    recorder = Recorder(plain, 4, 32)
+    first = some_tokens(49)
+    recorder.add(0, first, 2)
+    recorder.run()
+    for id in range(1, 5):
+        recorder.add(id, some_tokens(20 + id, id), 40)
+    recorder.run()
+    assert recorder.preemptions > 0
+    loads = recorder.loads
+    again = recorder.add(5, first + some_tokens(5, 9), 3)
+    recorder.run()
+    assert recorder.loads > loads
+    assert again.cached == 49 // block_size * block_size
+
+
+def test_fp8_cache_is_close_and_does_not_depend_on_chunks(bench: Any) -> None:
+    plain, tokens = bench("plain"), some_tokens(60)
+    expected = plain.expected(tokens)[-1]
+    found = []
+    for chunks in ([60], [16, 44], [59, 1], [1] * 60):
+        plain.lay_out(16, 8, kv_dtype=FP8)
+        sequence, start = in_blocks(tokens, 16), 0
+        for count in chunks:
+            logits = plain.logits([Work(sequence, start, count, True)])
+            start += count
+        found.append(logits[0])
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0], atol=0.05, rtol=0)
+    assert 1e-4 < (found[0] - expected).abs().max() < 0.3 * expected.std()

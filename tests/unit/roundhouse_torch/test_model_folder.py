@@ -41,7 +41,8 @@ def test_a_missing_field_is_named() -> None:
 
 
 def test_an_unknown_architecture_names_the_known_ones() -> None:
-    with pytest.raises(UnsupportedModel, match="'GPT2LMHeadModel' is not supported; supported: LlamaForCausalLM"):
+    known = "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM"
+    with pytest.raises(UnsupportedModel, match=f"'GPT2LMHeadModel' is not supported; supported: {known}"):
         require_supported("GPT2LMHeadModel")
 
 

@@ -5,7 +5,8 @@ from collections import Counter
 
 import pytest
 import torch
-from roundhouse_torch.engine.sampler import CANDIDATES, sample, uniform
+from roundhouse_torch.engine import sampler
+from roundhouse_torch.engine.sampler import CANDIDATES, Row, uniform
 from roundhouse_torch.messages.command import Sampling
 from roundhouse_torch.scheduler.sequence import Sequence
 
@@ -14,6 +15,14 @@ def sequence(sampling: Sampling, length: int = 1, prompt: int | None = None) -> 
     result = Sequence(0, [0] * length, sampling, max_length=10**6, root=b"")
     result.prompt_length = length if prompt is None else prompt
     return result
+
+
+def sample(logits: torch.Tensor, sequences: list[Sequence]) -> list[int]:
+    """One token for each row."""
+    for id, one in enumerate(sequences):
+        one.id = id
+    tokens, _ = sampler.sample(logits, [Row(one) for one in sequences])
+    return [tokens[one.id][0] for one in sequences]
 
 
 def draw(logits: list[float], count: int, **fields: float) -> Counter[int]:

@@ -1,0 +1,102 @@
+"""What a request does to logits before a token is drawn: grammar, min_tokens, logit_bias, penalties.
+
+Each works on the rows that use it, all of them at once; a batch without such rows costs one look at each row.
+Penalties need to know which tokens were there before: two vectors over the vocabulary for each request that uses them,
+brought up to date with its new tokens at each draw, so that long answers cost no more than short ones.
+"""
+
+from collections.abc import Sequence as Many
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import torch
+
+from roundhouse_torch.engine.grammar import restrict
+
+if TYPE_CHECKING:
+    from roundhouse_torch.engine.sampler import Row
+
+
+class History:
+    """``seen``: tokens of prompt and answer; ``counts``: how often each is in the answer."""
+
+    __slots__ = ("counts", "length", "seen")
+
+    def __init__(self, vocabulary: int, device: torch.device, prompt: Many[int]) -> None:
+        self.counts = torch.zeros(vocabulary, device=device)
+        self.seen = torch.zeros(vocabulary, dtype=torch.bool, device=device)
+        self.seen[torch.tensor(prompt, device=device)] = True
+        self.length = len(prompt)
+
+    def add(self, tokens: Many[int]) -> None:
+        ids = torch.tensor(tokens, dtype=torch.long, device=self.counts.device)
+        self.counts.index_add_(0, ids, torch.ones_like(ids, dtype=self.counts.dtype))
+        self.seen[ids] = True
+        self.length += len(tokens)
+
+
+def shape(logits: torch.Tensor, rows: "Many[Row]") -> None:
+    """In place, in vLLM's order."""
+    constrained: list[int] = []
+    early: list[int] = []
+    biased: list[int] = []
+    penalised: list[int] = []
+    for index, (sequence, ahead) in enumerate(rows):
+        sampling = sequence.sampling
+        if sequence.constraint is not None:
+            constrained.append(index)
+        if sampling.min_tokens > sequence.generated + len(ahead):
+            early.append(index)
+        if sampling.bias:
+            biased.append(index)
+        if sampling.penalised:
+            penalised.append(index)
+    if constrained:
+        restrict(logits, rows, constrained)
+    if early:
+        ends = [sorted(rows[index].sequence.sampling.ends) for index in early]
+        _put(logits, early, ends, [[-torch.inf] * len(ids) for ids in ends])
+    if biased:
+        biases = [rows[index].sequence.sampling.bias for index in biased]
+        _put(logits, biased, [list(bias) for bias in biases], [list(bias.values()) for bias in biases])
+    if penalised:
+        logits[penalised] = _penalise(logits[penalised], [rows[index] for index in penalised])
+
+
+def _put(logits: torch.Tensor, rows: list[int], ids: list[list[int]], values: list[list[float]]) -> None:
+    """Add ``values`` to the logits of ``ids``, lists for each row."""
+    at = [row for row, columns in zip(rows, ids, strict=True) for _ in columns]
+    where = (torch.tensor(at, device=logits.device, dtype=torch.long), _flat(ids, logits, torch.long))
+    logits.index_put_(where, _flat(values, logits, logits.dtype), accumulate=True)
+
+
+def _flat(lists: "list[list[int]] | list[list[float]]", like: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return torch.tensor(list(chain.from_iterable(lists)), device=like.device, dtype=dtype)
+
+
+def _penalise(logits: torch.Tensor, rows: "list[Row]") -> torch.Tensor:
+    """Repetition divides (multiplies, when negative) whatever was there before, prompt included; frequency and
+    presence take from what the answer has.
+    """
+    counts, seen = zip(*(_history(row, logits) for row in rows), strict=True)
+    often = torch.stack(counts)
+    repetition, frequency, presence = (
+        torch.tensor([getattr(row.sequence.sampling, name) for row in rows], device=logits.device)[:, None]
+        for name in ("repetition", "frequency", "presence")
+    )
+    scaled = torch.where(logits > 0, logits / repetition, logits * repetition)
+    return torch.where(torch.stack(seen), scaled, logits) - frequency * often - presence * (often > 0)
+
+
+def _history(row: "Row", like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    sequence, ahead = row
+    if sequence.history is None:
+        sequence.history = History(like.shape[-1], like.device, sequence.tokens[: sequence.prompt_length])
+    known: History = sequence.history
+    if known.length < len(sequence.tokens):
+        known.add(sequence.tokens[known.length :])
+    if not ahead:
+        return known.counts, known.seen
+    guessed = History(like.shape[-1], like.device, ahead)
+    guessed.add(ahead)
+    return known.counts + guessed.counts, known.seen | guessed.seen

@@ -1,0 +1,10 @@
+"""Qwen2 and Qwen2.5: biases on queries, keys and values alone."""
+
+from roundhouse_torch.models.config import ModelConfig
+from roundhouse_torch.models.dense import DenseDecoder, Family, build_dense
+from roundhouse_torch.models.weights import Weights
+
+
+def build(config: ModelConfig, weights: Weights, max_length: int) -> DenseDecoder:
+    """See `DecoderFactory`."""
+    return build_dense(config, weights, max_length, Family(qkv_bias=True))

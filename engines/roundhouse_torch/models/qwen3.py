@@ -1,0 +1,15 @@
+"""Qwen3: queries and keys are normalised per head."""
+
+from roundhouse_torch.models.config import ModelConfig
+from roundhouse_torch.models.dense import DenseDecoder, Family, build_dense
+from roundhouse_torch.models.weights import Weights
+
+
+def build(config: ModelConfig, weights: Weights, max_length: int) -> DenseDecoder:
+    """See `DecoderFactory`."""
+    return build_dense(
+        config,
+        weights,
+        max_length,
+        Family(qkv_bias=config.attention_bias, out_bias=config.attention_bias, head_norms=True),
+    )

@@ -1,0 +1,189 @@
+"""Tool calls: what a request asks for, and the two notations in which models write them.
+
+* ``hermes`` (Hermes, Qwen 2.5 and 3): ``<tool_call>`` {"name": …, "arguments": …} ``</tool_call>``, maybe after text;
+* ``llama3_json``: the answer is {"name": …, "parameters": …}, several with ``;`` between.
+
+A forced call (``required`` or a named function) is written under a grammar of the same notation, so that one parser
+reads both.
+"""
+
+import json
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from roundhouse_torch.errors import BadRequest
+from roundhouse_torch.server.structure import Structure
+
+NOTATIONS = ("hermes", "llama3_json")
+_ARGUMENTS = {"hermes": "arguments", "llama3_json": "parameters"}
+_HEAD = re.compile(
+    r'\s*\{\s*(?:"type"\s*:\s*"function"\s*,\s*)?"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)'
+)
+
+
+def notation_of(template: str) -> str:
+    """The notation that a chat template teaches; empty when it knows of no tools."""
+    if "<tool_call>" in template:
+        return "hermes"
+    return "llama3_json" if "tools" in template and '"parameters"' in template else ""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """``forced``: names of the functions of which one must be called; ``named``: the client named it."""
+
+    notation: str
+    forced: tuple[str, ...]
+    named: bool
+    parallel: bool
+    schemas: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def structure(self) -> Structure | None:
+        """Only `forced` ones, as often as allowed."""
+        if not self.forced:
+            return None
+        single = self.named or not self.parallel
+        call = " | ".join(f"fn_{index}" for index in range(len(self.forced)))
+        if self.notation == "hermes":
+            start = "start: call\n" if single else 'start: call ("\\n" call)*\n'
+            start += f'call: "<tool_call>\\n" ({call}) "\\n</tool_call>"\n'
+        else:
+            start = f"start: {call}\n" if single else f'start: ({call}) ("; " ({call}))*\n'
+        rules = [f"fn_{index}: %json {json.dumps(self._call(name))}\n" for index, name in enumerate(self.forced)]
+        return Structure("tools", {"lark_grammar": start + "".join(rules)})
+
+    def _call(self, name: str) -> dict[str, Any]:
+        arguments = _ARGUMENTS[self.notation]
+        return {
+            "type": "object",
+            "properties": {"name": {"const": name}, arguments: self.schemas[name]},
+            "required": ["name", arguments],
+            "additionalProperties": False,
+            "x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "},
+        }
+
+
+def tool_use(tools: Sequence[Any] | None, choice: Any, parallel: bool, notation: str) -> ToolUse | None:
+    """None: answer in text. Raises `BadRequest`."""
+    if not tools:
+        if choice not in (None, "none", "auto"):
+            raise BadRequest("tool_choice needs tools", "tool_choice")
+        return None
+    schemas = {}
+    for index, tool in enumerate(tools):
+        function = (
+            tool.get("function") if isinstance(tool, Mapping) and tool.get("type", "function") == "function" else 0
+        )
+        parameters = function.get("parameters") or {"type": "object"} if isinstance(function, Mapping) else None
+        if (
+            not isinstance(function, Mapping)
+            or not isinstance(function.get("name"), str)
+            or not isinstance(parameters, Mapping)
+        ):
+            raise BadRequest(f"tools[{index}] must be a function with a name and a schema of its parameters", "tools")
+        schemas[function["name"]] = parameters
+    if choice == "none":
+        return None
+    if not notation:
+        raise BadRequest(
+            "this model's chat template knows of no tools; serve it with --tool-call-parser "
+            f'{" or ".join(NOTATIONS)}, or set tool_choice to "none"',
+            "tool_choice",
+        )
+    forced = _forced(choice, schemas)
+    return ToolUse(notation, forced, isinstance(choice, Mapping), parallel, schemas)
+
+
+def _forced(choice: Any, schemas: Mapping[str, Any]) -> tuple[str, ...]:
+    if choice in (None, "auto"):
+        return ()
+    if choice == "required":
+        return tuple(schemas)
+    function = choice.get("function") if isinstance(choice, Mapping) else None
+    name = function.get("name") if isinstance(function, Mapping) else None
+    if name not in schemas:
+        raise BadRequest(
+            f"tool_choice must be auto, none, required, or name one of the functions {', '.join(schemas)}",
+            "tool_choice",
+        )
+    return (str(name),)
+
+
+class CallParser:
+    """One call, as it is written: the name as soon as it is known, then the arguments piece by piece."""
+
+    def __init__(self, index: int) -> None:
+        self.body = ""
+        self._index = index
+        self._at = self._depth = 0
+        self._quoted = self._escaped = False
+        self._sent: int | None = None
+        self._end: int | None = None
+
+    @property
+    def named(self) -> bool:
+        return self._sent is not None
+
+    def push(self, text: str) -> tuple[list[dict[str, Any]], str | None]:
+        """Deltas of ``tool_calls``, and what follows the call once it is complete. No deltas at its end, and not
+        `named`: it is no call.
+        """
+        self.body += text
+        deltas = []
+        if self._sent is None and (head := _HEAD.match(self.body)):
+            deltas.append(self._opening(json.loads(head[1]), ""))
+            self._sent = head.end()
+        complete = self._scan()
+        if self._sent is not None:
+            until = self._at if self._end is None else self._end
+            if until > self._sent:
+                deltas.append({"index": self._index, "function": {"arguments": self.body[self._sent : until]}})
+                self._sent = until
+        elif complete:
+            deltas += self._whole()
+        return deltas, self.body[self._at :] if complete else None
+
+    def _scan(self) -> bool:
+        """To the end of the outer object."""
+        while self._at < len(self.body):
+            char = self.body[self._at]
+            self._at += 1
+            if self._quoted:
+                self._quoted = self._escaped or char != '"'
+                self._escaped = char == "\\" and not self._escaped
+            elif char == '"':
+                self._quoted = True
+            elif char in "{[":
+                self._depth += 1
+            elif char in "}]":
+                self._depth -= 1
+                if self._depth == 1 and self._end is None and self._sent is not None and self._at > self._sent:
+                    self._end = self._at
+                if self._depth <= 0:
+                    return True
+        return False
+
+    def _whole(self) -> list[dict[str, Any]]:
+        """A call in another order of fields."""
+        try:
+            call = json.loads(self.body[: self._at])
+            name, arguments = call["name"], call.get("arguments", call.get("parameters", {}))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return []
+        self._sent = self._at
+        self._end = self._at
+        written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+        return [self._opening(str(name), written)]
+
+    def _opening(self, name: str, arguments: str) -> dict[str, Any]:
+        function = {"name": name, "arguments": arguments}
+        return {
+            "index": self._index,
+            "id": f"chatcmpl-tool-{uuid.uuid4().hex[:16]}",
+            "type": "function",
+            "function": function,
+        }
