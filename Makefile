@@ -16,7 +16,11 @@ KIND_CONFIG := $(RH_CACHE)/kind/kubeconfig
 help: ## List the targets
 	@grep -hE '^[a-zA-Z_-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  %-22s %s\n", $$1, $$2}'
 
-install: $(VENV)/.installed ## Make .venv with everything pinned by constraints.txt (UV_TORCH_BACKEND=cpu takes the small torch)
+install: $(VENV)/.compiled ## Make .venv with everything pinned by constraints.txt (UV_TORCH_BACKEND=cpu takes the small torch)
+
+$(VENV)/.compiled: $(VENV)/.installed gateway/compile.py $(wildcard gateway/roundhouse_gateway/*.py kv_index/roundhouse_kv/*.py engines/roundhouse_engines/*.py)
+	$(BIN)/python gateway/compile.py
+	@touch $@
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -137,4 +141,5 @@ bench-engine: install ## The bundled engine and vLLM's CPU build side by side: C
 	@$(BIN)/python -m benchmarks.engine
 
 clean: ## Remove what was built here
+	python3 gateway/compile.py --clean
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage*

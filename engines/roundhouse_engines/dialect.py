@@ -1,12 +1,14 @@
 """How an engine kind speaks HTTP: pure functions over bytes. Used by the gateway."""
 
-from dataclasses import dataclass
 from enum import Enum, auto
 from importlib import import_module
 from typing import Protocol
 
 from roundhouse_engines.errors import UnknownEngine
 from roundhouse_engines.launch import ENGINE_KINDS
+from roundhouse_engines.usage import Usage
+
+__all__ = ["Dialect", "Mark", "Usage", "load_dialect"]
 
 
 class Mark(Enum):
@@ -17,15 +19,6 @@ class Mark(Enum):
     ABORT = auto()  # the engine cut the request (finish_reason abort)
     ERROR = auto()  # an error object instead of a chunk
     DONE = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Token counts an engine reported; ``cached_tokens`` None when it does not say."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int | None
 
 
 class Dialect(Protocol):

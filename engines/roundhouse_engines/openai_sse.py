@@ -11,25 +11,9 @@ from typing import Any
 import msgspec
 
 from roundhouse_engines.dialect import Mark, Usage
+from roundhouse_engines.openai_usage import decode_answer
 
 _CUT = frozenset({"abort", "error"})
-
-
-class _Details(msgspec.Struct):
-    cached_tokens: int | None = None
-
-
-class _Counts(msgspec.Struct):
-    prompt_tokens: int
-    completion_tokens: int = 0
-    prompt_tokens_details: _Details | None = None
-
-
-class _Answer(msgspec.Struct):
-    usage: _Counts | None = None
-
-
-_ANSWER = msgspec.json.Decoder(_Answer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +44,11 @@ class OpenAiSse:
         return Mark.DATA
 
     def usage(self, data: bytes) -> Usage | None:
-        if b'"usage"' not in data:
+        whole = data.startswith(b"{")
+        if not whole and b'"usage"' not in data:
             return None
         try:
-            counts = _ANSWER.decode(data if data.lstrip()[:1] == b"{" else event_data(data)).usage
+            counts = decode_answer(data if whole else event_data(data) or data).usage
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
         if counts is None or counts.prompt_tokens < 0:

@@ -19,10 +19,10 @@ _ZERO: Final = ord("0")
 
 
 class AnswerHead:
-    """``relayed``: status line and headers as they go to the client. ``length`` -1: none was given. ``reusable``: the
-    connection can carry another request afterwards."""
+    """``relayed``: status line and headers as they go to the client. ``reusable``: the connection can carry another
+    request afterwards. ``plain``: equal bytes but for the digits of its one length are an equal head."""
 
-    __slots__ = ("chunked", "has_length", "is_event_stream", "relayed", "reusable", "status")
+    __slots__ = ("chunked", "has_length", "is_event_stream", "plain", "relayed", "reusable", "status")
 
     def __init__(self, status: int, headers: list[tuple[bytes, bytes]], reusable: bool) -> None:
         """Raises `ValueError` when the body's end cannot be told for certain."""
@@ -32,6 +32,7 @@ class AnswerHead:
         if coding not in (b"", b"identity", b"chunked") or len(lengths) > 1:
             raise ValueError("body length unclear")
         self.status = status
+        self.plain = False
         self.chunked = coding == b"chunked"
         self.has_length = bool(lengths) and not self.chunked
         self.is_event_stream = fields.get(b"content-type", b"").lower().startswith(b"text/event-stream")
@@ -79,6 +80,7 @@ def read_head(head: bytes) -> tuple[AnswerHead, int]:
     parsed = AnswerHead(reader.parser.get_status_code(), reader.headers, reader.reusable)
     if parsed.has_length and length < 0:
         return parsed, int(next(value for name, value in reader.headers if name.lower() == b"content-length"))
+    parsed.plain = parsed.status >= 200
     _known.put(key, parsed)
     return parsed, length
 

@@ -22,6 +22,7 @@ from roundhouse_kv.names import Installation
 from roundhouse_kv.records import GatewayBeat
 from roundhouse_kv.redis_link import RedisConfig, RedisLink
 
+from roundhouse_gateway import exchange
 from roundhouse_gateway.admin import AdminServer, LoopDoor, build_app
 from roundhouse_gateway.admin_views import catalogue_json, feed_gauges
 from roundhouse_gateway.api_keys import ApiKeys
@@ -72,10 +73,13 @@ async def run(settings: Settings) -> None:
             ]
             if keys is not None:
                 followers.append(tasks.create_task(keys.run(), name="api keys"))
-            await plane.listen(public)
+            plane.listen(public)
             server.start()
             _spare_the_collector()
-            log.info("listening address=%s admin=%s gateway=%016x", _shown(public), _shown(admin), incarnation)
+            log.info(
+                "listening address=%s admin=%s gateway=%016x compiled=%s",
+                _shown(public), _shown(admin), incarnation, not str(exchange.__file__).endswith(".py"),
+            )  # fmt: skip
             try:
                 await stop.wait()
                 stop.clear()

@@ -7,21 +7,21 @@ answer is not lost to a reset. Timeouts are deadlines that one sweep checks (`ch
 connection.
 """
 
-import asyncio
 from collections import deque
 from collections.abc import Callable
 from enum import Enum, auto
-from typing import Protocol, cast
+from typing import Final, Protocol
 
 import httptools
 
 from roundhouse_gateway.client_request import NOT_FORWARDED, ClientHead, ClientRequest
 from roundhouse_gateway.errors import ApiError
-from roundhouse_gateway.heads import HeadCache, cut_length
+from roundhouse_gateway.heads import HeadCache, LastHead, cut_length
 from roundhouse_gateway.replies import CONTINUE
 from roundhouse_gateway.settings import Limits
+from roundhouse_gateway.sockets import Wire
 
-LINGER_S = 2.0
+LINGER_S: Final = 2.0
 
 
 class ServedExchange(Protocol):
@@ -42,6 +42,8 @@ class RequestHandler(Protocol):
     draining: bool
     heads: HeadCache[ClientHead]
     """Of all connections: heads that were parsed before."""
+    held_bytes: int
+    """Of request bodies, over all connections, until each request ends."""
     heartbeat: float
     """The clock, some tenths of a second late: good enough for deadlines, and cheaper."""
 
@@ -65,16 +67,20 @@ class _Phase(Enum):
     REFUSED = auto()  # nothing more is read as a request
 
 
-_IDLE, _HEAD, _BODY, _REFUSED = _Phase
+_IDLE: Final = _Phase.IDLE  # an enum's members are looked up slowly
+_HEAD: Final = _Phase.HEAD
+_BODY: Final = _Phase.BODY
+_REFUSED: Final = _Phase.REFUSED
 
 
-class ClientConnection(asyncio.Protocol):
+class ClientConnection:
     """``exchange`` is the request in progress when it runs on an engine."""
 
     __slots__ = (
-        "_advancing", "_allowed_body", "_body", "_busy", "_chunked_reply", "_completed", "_deadline", "_dropped",
-        "_expects", "_first_read", "_framing", "_handler", "_head_bytes", "_headers", "_keep_alive", "_limits",
-        "_lost", "_parser", "_parts", "_paused", "_phase", "_queue", "_stalled_at", "_target", "_transport", "exchange",
+        "_advancing", "_allowed_body", "_arriving", "_body", "_busy", "_chunked_reply", "_completed", "_deadline",
+        "_dropped", "_expects", "_first_read", "_framing", "_handler", "_head_bytes", "_headers", "_held",
+        "_keep_alive", "_last_head", "_limits", "_lost", "_parser", "_parts", "_paused", "_phase", "_queue",
+        "_serving", "_stalled_at", "_target", "_transport", "_write", "exchange",
     )  # fmt: skip
 
     def __init__(self, handler: RequestHandler) -> None:
@@ -92,12 +98,17 @@ class ClientConnection(asyncio.Protocol):
         self._paused = False
         self._expects = False
         self._first_read = b""
+        self._held = 0  # bytes of bodies, counted in the handler's `held_bytes` as well
+        self._arriving = 0  # of them, of the body that is being read
+        self._serving = 0  # of them, of the request in progress
+        self._last_head: LastHead[ClientHead] | None = None
         self.exchange: ServedExchange | None = None
 
-    # -- asyncio.Protocol
+    # -- sockets.Connection
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
+    def connection_made(self, transport: Wire) -> None:
+        self._transport = transport
+        self._write = transport.write
         self._transport.set_write_buffer_limits(self._limits.client_buffer_bytes)
         self._handler.opened(self)
         self._deadline = self._handler.clock() + self._limits.header_timeout_s
@@ -112,13 +123,14 @@ class ClientConnection(asyncio.Protocol):
                 return
             data = self._feed(data)
 
-    def eof_received(self) -> bool | None:
-        return None  # half-closed is gone
+    def eof_received(self) -> None:
+        """Half-closed is gone: nothing tells a client that only stops sending from one that has left."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = True
         self._handler.closed(self)
         self._queue.clear()
+        self._hold(-self._held)
         if self.exchange is not None:
             self.exchange.client_gone()
             self.exchange = None
@@ -147,7 +159,7 @@ class ClientConnection(asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         if not self._lost:
-            self._transport.write(data)
+            self._write(data)
 
     def reply(self, data: bytes, keep_alive: bool) -> None:
         """A whole answer, then `finish`."""
@@ -160,6 +172,8 @@ class ClientConnection(asyncio.Protocol):
         self.exchange = None
         if self._lost:
             return
+        self._hold(-self._serving)
+        self._serving = 0
         if not keep_alive or (self.closing and not self._queue):
             self._close()
             return
@@ -195,13 +209,25 @@ class ClientConnection(asyncio.Protocol):
 
     def _take_known(self, data: bytes) -> bool:
         """Serve a request that came in one piece and whose head was parsed before; False when it is none."""
-        end = data.find(b"\r\n\r\n") + 4
-        key, length = cut_length(data[:end])
-        head = self._handler.heads.get(key)
-        if head is None or end + length != len(data) or length > self._limits.body_bytes:
+        last = self._last_head
+        end = last.match(data) if last is not None else 0
+        if last is not None and end:
+            length, head = last.length, last.parsed
+        else:
+            end = data.find(b"\r\n\r\n") + 4
+            key, length = cut_length(data[:end])
+            known = self._handler.heads.get(key)
+            if known is None:
+                return False
+            head = known
+            self._last_head = LastHead(data[:end], head)
+        if end + length != len(data) or length > self._limits.body_bytes:
             return False
-        self._busy = True
-        self._handler.serve(ClientRequest(head, data[end:]), self)
+        if length and self._limits.held_bytes < self._handler.held_bytes + length:
+            self._refuse(self._no_room())
+            return True
+        self._hold(length if length > 0 else 0)
+        self._serve(ClientRequest(head, data[end:]))
         return True
 
     def _remember(self, head: ClientHead) -> None:
@@ -284,6 +310,8 @@ class ClientConnection(asyncio.Protocol):
             self._allowed_body -= int(value)
             self._framing.append(b"%b: %b\r\n" % (name, value))
         elif key == b"transfer-encoding":
+            if value.strip().lower() != b"chunked" or any(line.lower().startswith(key) for line in self._framing):
+                raise ApiError(501, "invalid_request", "Only 'chunked' is taken as transfer-encoding.", close=True)
             self._framing.append(b"%b: %b\r\n" % (name, value))
         elif key == b"expect":
             self._expects = value.lower() == b"100-continue"
@@ -312,6 +340,10 @@ class ClientConnection(asyncio.Protocol):
         self._allowed_body -= len(body)
         if self._allowed_body < 0:
             raise self._body_too_large()
+        self._arriving += len(body)
+        self._hold(len(body))
+        if self._handler.held_bytes > self._limits.held_bytes:
+            raise self._no_room()
         if self._body:
             self._parts.append(body)
         else:
@@ -329,11 +361,21 @@ class ClientConnection(asyncio.Protocol):
             self._remember(head)
             self._first_read = b""
         request = ClientRequest(head, body)
+        self._arriving = 0
         if self._busy or self._queue:
             self._queue.append(request)
         else:
-            self._busy = True
-            self._handler.serve(request, self)
+            self._serve(request)
+
+    def _serve(self, request: ClientRequest) -> None:
+        self._busy = True
+        self._serving = len(request.body)
+        self._handler.serve(request, self)
+
+    def _hold(self, size: int) -> None:
+        """Count ``size`` more (or fewer) bytes of bodies."""
+        self._held += size
+        self._handler.held_bytes += size
 
     def _head_too_large(self) -> ApiError:
         limits = self._limits
@@ -348,9 +390,16 @@ class ClientConnection(asyncio.Protocol):
         limit = self._limits.body_bytes
         return ApiError(413, "body_too_large", f"The request body is larger than {limit} bytes.", close=True)
 
+    def _no_room(self) -> ApiError:
+        return ApiError(503, "overloaded", "The gateway holds too many bytes of requests.", retry_after_s=1, close=True)
+
     def _refuse(self, error: ApiError) -> None:
         """Answer ``error`` in its turn; nothing after it is read."""
         self._phase = _REFUSED
+        self._hold(-self._arriving)
+        self._arriving = 0
+        self._body = b""
+        self._parts = []
         self._queue.append(error)
         self._advance()
 
@@ -367,7 +416,7 @@ class ClientConnection(asyncio.Protocol):
             if isinstance(waiting, ApiError):
                 self._handler.refuse(waiting, self)
             else:
-                self._handler.serve(waiting, self)
+                self._serve(waiting)
         self._advancing = False
         if not self._busy and not self._lost and not self._queue:
             if self._paused:
@@ -382,8 +431,5 @@ class ClientConnection(asyncio.Protocol):
         self._queue.clear()
         self._phase = _REFUSED
         self._deadline = self._handler.clock() + LINGER_S
-        if self._transport.can_write_eof():
-            self._transport.write_eof()
-            self._transport.resume_reading()
-        else:
-            self._transport.close()
+        self._transport.write_eof()
+        self._transport.resume_reading()

@@ -26,11 +26,14 @@ NOT_RELAYED: Final = _HOP_BY_HOP | frozenset({b"content-length", b"x-request-id"
 """Response headers (lower case) that never reach a client as the engine sent them."""
 
 
+_HOSTS_KEPT: Final = 64
+
+
 class ClientHead:
     """``lines``: the header lines to forward. ``chunked_reply``: the client understands chunked transfer (HTTP/1.1).
     ``api_key``: None until `api_keys` has taken it out of the lines."""
 
-    __slots__ = ("api_key", "chunked_reply", "keep_alive", "lines", "method", "target")
+    __slots__ = ("_begun", "api_key", "chunked_reply", "keep_alive", "lines", "method", "target")
 
     def __init__(self, method: bytes, target: bytes, lines: bytes, keep_alive: bool, chunked_reply: bool) -> None:
         self.method = method
@@ -39,6 +42,18 @@ class ClientHead:
         self.keep_alive = keep_alive
         self.chunked_reply = chunked_reply
         self.api_key: bytes | None = None
+        self._begun: dict[bytes, bytes] = {}
+
+    def begin_for(self, host: bytes) -> bytes:
+        """The head for an engine up to the request's id."""
+        begun = self._begun.get(host)
+        if begun is None:
+            if len(self._begun) >= _HOSTS_KEPT:
+                self._begun.clear()
+            begun = self._begun[host] = b"%b %b HTTP/1.1\r\nhost: %b\r\n%bx-request-id: " % (
+                self.method, self.target, host, self.lines,
+            )  # fmt: skip
+        return begun
 
 
 class ClientRequest:
@@ -48,8 +63,6 @@ class ClientRequest:
         self.head = head
         self.body = body
 
-    def for_engine(self, host: bytes, request_id: int, body: bytes) -> bytes:
-        head = self.head
-        return b"%b %b HTTP/1.1\r\nhost: %b\r\n%bx-request-id: %016x\r\ncontent-length: %d\r\n\r\n%b" % (
-            head.method, head.target, host, head.lines, request_id, len(body), body,
-        )  # fmt: skip
+    def for_engine(self, host: bytes, request_id: bytes, body: bytes) -> bytes:
+        size = str(len(body)).encode()
+        return b"".join([self.head.begin_for(host), request_id, b"\r\ncontent-length: ", size, b"\r\n\r\n", body])

@@ -18,18 +18,19 @@ from roundhouse_gateway.api_keys import ApiKeys
 from roundhouse_gateway.bookings import Booking
 from roundhouse_gateway.client_connection import ClientConnection
 from roundhouse_gateway.client_request import ClientHead, ClientRequest
+from roundhouse_gateway.counts import Metrics
 from roundhouse_gateway.errors import ApiError
 from roundhouse_gateway.exchange import Exchange
 from roundhouse_gateway.fleet import Fleet, Service
 from roundhouse_gateway.heads import HeadCache
 from roundhouse_gateway.journal import Journal, Record
-from roundhouse_gateway.metrics import Metrics
 from roundhouse_gateway.replica import Replica
 from roundhouse_gateway.replies import error_reply, json_reply
 from roundhouse_gateway.request_body import RequestBody, read_body
 from roundhouse_gateway.retry_budget import RetryBudget
 from roundhouse_gateway.router import Route
 from roundhouse_gateway.settings import Settings
+from roundhouse_gateway.sockets import Listener, of_running_loop
 from roundhouse_gateway.spot_check import EVERY, SpotCheck, check_payload
 
 log = logging.getLogger(__name__)
@@ -73,10 +74,13 @@ class DataPlane:
         self.exchanges: set[Exchange] = set()
         self.draining = False
         self.heartbeat = clock()
+        self.held_bytes = 0
+        self.check_every = EVERY
+        self.pause_after_bug_s = PAUSE_AFTER_BUG_S
         self.heads: HeadCache[ClientHead] = HeadCache()
         self._count = 0
         self._spot_checks: set[SpotCheck] = set()
-        self._server: asyncio.Server | None = None
+        self._listener: Listener | None = None
         self._no_exchange = asyncio.Event()
         self._no_connection = asyncio.Event()
 
@@ -84,11 +88,10 @@ class DataPlane:
 
     @property
     def ready(self) -> bool:
-        return self.fleet.ready and self._server is not None and not self.draining
+        return self.fleet.ready and self._listener is not None and not self.draining
 
-    async def listen(self, sock: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: ClientConnection(self), sock=sock, backlog=2048)
+    def listen(self, sock: socket.socket) -> None:
+        self._listener = Listener(of_running_loop(), sock, lambda: ClientConnection(self))
 
     async def run(self) -> None:
         """Keep time until cancelled."""
@@ -104,14 +107,14 @@ class DataPlane:
                     self._check(now)
             except Exception:  # a bug that one service or request meets must not end all others
                 log.exception("tick_failed")
-                await asyncio.sleep(PAUSE_AFTER_BUG_S)
+                await asyncio.sleep(self.pause_after_bug_s)
             await asyncio.sleep(REFRESH_S)
 
     async def drain(self, timeout_s: float) -> None:
         """Stop accepting, let what runs come to its end, then end it; afterwards nothing is in flight."""
         self.draining = True
-        if self._server is not None:
-            self._server.close()
+        if self._listener is not None:
+            self._listener.close()
         for connection in list(self.connections):
             connection.close_if_idle()
         if self.exchanges:
@@ -125,7 +128,7 @@ class DataPlane:
         for connection in list(self.connections):
             connection.abort()
         for check in list(self._spot_checks):
-            await check.pool.close()
+            await check.close()
         await self.fleet.close()
 
     def _check(self, now: float) -> None:
@@ -200,7 +203,7 @@ class DataPlane:
         self.exchanges.add(exchange)
         connection.exchange = exchange
         exchange.start(ranking, now)
-        if number % EVERY == 0:
+        if number % self.check_every == 0:
             self._spot_check(exchange.replica, service, body, path)
 
     def _spot_check(self, replica: Replica, service: Service, body: RequestBody, path: str) -> None:
@@ -213,7 +216,7 @@ class DataPlane:
 
     def _spot_checked(self, check: SpotCheck, result: str) -> None:
         self._spot_checks.discard(check)
-        check.pool.retire()
+        check.retire()
         self.metrics.spot_checks[result] += 1
         if result == "inexact":
             log.warning("rendering_inexact replica=%s", check.replica)

@@ -11,7 +11,7 @@ passes as it is. Every path ends in `_end`, which releases the booking and tells
 
 from collections.abc import Callable
 from enum import Enum, StrEnum, auto
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import orjson
 from roundhouse_engines.dialect import Mark, Usage
@@ -20,9 +20,9 @@ from roundhouse_gateway.answer import AnswerHead
 from roundhouse_gateway.bookings import Booking
 from roundhouse_gateway.client_connection import ClientConnection
 from roundhouse_gateway.client_request import ClientRequest
+from roundhouse_gateway.counts import Metrics
 from roundhouse_gateway.errors import ApiError
 from roundhouse_gateway.journal import CANDIDATES_KEPT, Attempt, Record
-from roundhouse_gateway.metrics import Metrics
 from roundhouse_gateway.pick import Choice, Reason
 from roundhouse_gateway.replica import Replica
 from roundhouse_gateway.replies import LAST_CHUNK, chunk, error_event, error_reply
@@ -33,8 +33,10 @@ from roundhouse_gateway.settings import Settings
 from roundhouse_gateway.stream_relay import ModelRename, StreamRelay
 from roundhouse_gateway.upstream import Failure, UpstreamConnection
 
-MAX_ANSWER_BYTES = 64 << 20
-_MESSAGE_CHARS = 300
+MAX_ANSWER_BYTES: Final = 64 << 20
+_REASON_LINES: Final = {reason: f"\r\nx-roundhouse-reason: {reason}\r\n".encode() for reason in Reason}
+_MESSAGE_CHARS: Final = 300
+_ONLY: Final = Reason.ONLY
 
 
 class ExchangeHost(Protocol):
@@ -55,7 +57,9 @@ class _Phase(Enum):
     DONE = auto()
 
 
-_WAITING, _RELAYING, _DONE = _Phase
+_WAITING: Final = _Phase.WAITING  # an enum's members are looked up slowly
+_RELAYING: Final = _Phase.RELAYING
+_DONE: Final = _Phase.DONE
 
 
 class Cause(StrEnum):
@@ -71,6 +75,7 @@ class Cause(StrEnum):
     ERROR = "error"
     DRAIN = "drain"
     SHUTDOWN = "shutdown"
+    BUG = "bug"
 
 
 _CAUSE_OF = {Failure.CONNECT: Cause.CONNECT, Failure.CUT: Cause.CUT, Failure.PROTOCOL: Cause.PROTOCOL}
@@ -84,8 +89,8 @@ class Exchange:
     """Reads an answer for `UpstreamConnection`, serves `ClientConnection`, runs on a `Replica`."""
 
     __slots__ = (
-        "_answer", "_attempt", "_attempts", "_body", "_booking", "_choice", "_client", "_depths", "_heard_at", "_host",
-        "_kept", "_parts", "_parts_bytes", "_phase", "_ranking", "_relay", "_replica", "_request", "_route",
+        "_answer", "_attempt", "_attempts", "_body", "_booking", "_choice", "_client", "_depths", "_heard_at",
+        "_host", "_kept", "_parts", "_parts_bytes", "_phase", "_ranking", "_relay", "_replica", "_request", "_route",
         "_sent_at", "_started", "_started_at", "_status", "_ttft_s", "_upstream",
     )  # fmt: skip
 
@@ -117,7 +122,7 @@ class Exchange:
         self._depths = self._route.depths
         self._host.retries.request()
         best = ranking[0]
-        self._send(best, best.reason or Reason.ONLY, now)
+        self._send(best, best.reason or _ONLY, now)
 
     @property
     def number(self) -> int:
@@ -158,7 +163,7 @@ class Exchange:
         self._parts_bytes = 0
         replica = self._replica
         body = self._body.for_engine(replica.member.engine_model)
-        payload = self._request.for_engine(replica.pool.host_header, self._booking.request, body)
+        payload = self._request.for_engine(replica.pool.host_header, b"%016x" % self._booking.request, body)
         self._upstream = replica.pool.send(self, payload, fresh=fresh)
 
     # -- AnswerReader
@@ -214,6 +219,15 @@ class Exchange:
             self._finish_stream()
         else:
             self._failed(_CAUSE_OF[failure], _upstream_error(f"Replica {self._replica.name}: {detail}."))
+
+    def answer_crashed(self) -> None:
+        if self._phase is not _DONE:
+            self._upstream = None
+            self._give_up(Cause.BUG, _upstream_error(f"The answer of replica {self._replica.name} could not be read."))
+        else:  # it broke while it ended: nothing may be left of it
+            self._booking.end(self._host.clock())
+            self._host.leave(self, self.record("broken"))
+            self._client.abort()
 
     # -- relaying
 
@@ -299,15 +313,14 @@ class Exchange:
     def _head(self, framing: bytes) -> bytes:
         self._kept = self._keeps_alive
         assert self._answer is not None
-        explained = b""
+        parts = [self._answer.relayed, b"x-request-id: ", b"%016x" % self._booking.request, b"\r\n"]
         if self._host.settings.explain_headers:
-            explained = b"%bx-roundhouse-predicted-cached-tokens: %d\r\nx-roundhouse-reason: %b\r\n" % (
-                self._replica.explain_header, self._choice.cached_tokens, self._attempt.reason.encode(),
-            )  # fmt: skip
-        end = b"\r\n" if self._kept else b"connection: close\r\n\r\n"
-        return b"%bx-request-id: %016x\r\n%b%b%b" % (
-            self._answer.relayed, self._booking.request, explained, framing, end,
-        )  # fmt: skip
+            parts += [
+                self._replica.explain_header, b"x-roundhouse-predicted-cached-tokens: ",
+                str(self._choice.cached_tokens).encode(), _REASON_LINES[self._attempt.reason],
+            ]  # fmt: skip
+        parts += [framing, b"\r\n" if self._kept else b"connection: close\r\n\r\n"]
+        return b"".join(parts)
 
     @property
     def _keeps_alive(self) -> bool:

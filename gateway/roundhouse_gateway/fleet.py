@@ -7,7 +7,7 @@ wins a served name that two claim; ``namespace/name`` always works.
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 from uuid import UUID
 
 from roundhouse_engines.dialect import Usage
@@ -41,14 +41,17 @@ class Feed(Protocol):
     def views(self) -> Mapping[str, ServiceView]: ...
 
 
-class Lesson(NamedTuple):
+class Lesson:
     """What one answer told: ``choice`` was the prediction, ``event_tokens`` the cached tokens predicted from events
     alone, ``size`` the prompt's, None when it came as token ids."""
 
-    choice: Choice
-    usage: Usage
-    size: TextSize | None
-    event_tokens: int
+    __slots__ = ("choice", "event_tokens", "size", "usage")
+
+    def __init__(self, choice: Choice, usage: Usage, size: TextSize | None, event_tokens: int) -> None:
+        self.choice = choice
+        self.usage = usage
+        self.size = size
+        self.event_tokens = event_tokens
 
 
 class Service:
@@ -197,7 +200,7 @@ class Service:
         self._lessons.clear()
 
     def _learn_from(self, lesson: "Lesson", now: float) -> None:
-        choice, usage, size, event_tokens = lesson
+        choice, usage, size, event_tokens = lesson.choice, lesson.usage, lesson.size, lesson.event_tokens
         if size is not None:
             self.ratios.learn(size, usage.prompt_tokens)
         self.mean_completion += _MEAN_GAIN * (usage.completion_tokens - self.mean_completion)
@@ -229,8 +232,8 @@ class Fleet:
 
     @property
     def ready(self) -> bool:
-        """A catalogue is known, if only from the file."""
-        return self._feed.catalogue is not None
+        """A catalogue is known, if only from the file, and its names are resolved."""
+        return self._names_of is not None
 
     def resolve(self, model: str) -> Service | None:
         return self.names.get(model)

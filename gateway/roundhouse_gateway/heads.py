@@ -34,6 +34,43 @@ def cut_length(head: bytes) -> tuple[bytes, int]:
     return head[:begin] + head[end:], int(digits)
 
 
+class LastHead(Generic[T]):
+    """The head that one connection saw last. Most connections see no other, and comparing is cheaper than hashing."""
+
+    __slots__ = ("_after", "_before", "_digits", "length", "parsed")
+
+    def __init__(self, head: bytes, parsed: T) -> None:
+        """``head`` is whole and as `cut_length` takes it."""
+        key, length = cut_length(head)
+        at = next((at for name in _LENGTH_NAMES if (at := head.find(name)) >= 0), -1) if length >= 0 else -1
+        begin = at + _NAME_BYTES if at >= 0 else len(head)
+        self._before = head[:begin]
+        self._after = key[begin:]
+        self._digits = 1  # of the length, the last time
+        self.parsed = parsed
+        self.length = -1
+
+    def match(self, data: bytes) -> int:
+        """Where the body begins when ``data`` begins with this head, else 0. Then ``length`` is that of the body."""
+        before, after = self._before, self._after
+        if not data.startswith(before):
+            return 0
+        begin = len(before)
+        if not after:
+            return begin
+        end = begin + self._digits
+        if not data.startswith(after, end):
+            end = data.find(b"\r", begin, begin + MAX_DIGITS + 1)
+            if end < 0 or not data.startswith(after, end):
+                return 0
+            self._digits = end - begin
+        digits = data[begin:end]
+        if not digits.isdigit():
+            return 0
+        self.length = int(digits)
+        return end + len(after)
+
+
 class HeadCache(Generic[T]):
     """What was read of a head, by `cut_length`'s key. Bounded: when it is full it begins anew."""
 

@@ -1,6 +1,6 @@
 """The last ten thousand requests: why each went where it went, what was predicted, what came out. No prompts."""
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from roundhouse_engines.dialect import Usage
 
@@ -24,26 +24,50 @@ class Attempt:
         self.outcome = "open"
 
 
-class Record(NamedTuple):
+class Record:
     """One request, over or still open. ``number`` is its id, ``started`` Unix seconds, ``status`` 0 while nothing was
     answered; ``ranking`` and ``depths`` (chunks held, by replica) as they were at its first pick."""
 
-    number: int
-    service: str
-    model: str
-    path: str
-    started: float
-    streams: bool
-    prompt_bytes: int
-    ranking: list[Choice]
-    depths: dict[str, int]
-    attempts: list[Attempt]
-    cached_predicted: int
-    usage: Usage | None
-    ttft_s: float | None
-    total_s: float | None
-    status: int
-    finish: str
+    __slots__ = (
+        "attempts", "cached_predicted", "depths", "finish", "model", "number", "path", "prompt_bytes", "ranking",
+        "service", "started", "status", "streams", "total_s", "ttft_s", "usage",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        number: int,
+        service: str,
+        model: str,
+        path: str,
+        started: float,
+        streams: bool,
+        prompt_bytes: int,
+        ranking: list[Choice],
+        depths: dict[str, int],
+        attempts: list[Attempt],
+        cached_predicted: int,
+        usage: Usage | None,
+        ttft_s: float | None,
+        total_s: float | None,
+        status: int,
+        finish: str,
+    ) -> None:
+        self.number = number
+        self.service = service
+        self.model = model
+        self.path = path
+        self.started = started
+        self.streams = streams
+        self.prompt_bytes = prompt_bytes
+        self.ranking = ranking
+        self.depths = depths
+        self.attempts = attempts
+        self.cached_predicted = cached_predicted
+        self.usage = usage
+        self.ttft_s = ttft_s
+        self.total_s = total_s
+        self.status = status
+        self.finish = finish
 
     def as_json(self) -> dict[str, Any]:
         """Contracts §9."""

@@ -14,12 +14,10 @@ Formula and d come from a simulation of eight replicas under the Mooncake conver
 mean time to first token and the next best policy 2.1 s.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from operator import itemgetter
 from random import Random
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 from uuid import UUID
 
 from roundhouse_kv.pod_books import BookedLoad
@@ -61,6 +59,10 @@ class Reason(StrEnum):
     RETRY = "retry"
 
 
+_ONLY: Final = Reason.ONLY  # an enum's members are looked up slowly
+_RANDOM: Final = Reason.RANDOM
+_AFFINITY: Final = Reason.AFFINITY
+_GOOD: Final = Standing.GOOD
 _REASON_OF = {
     Standing.UNLOADED: Reason.ADAPTER,
     Standing.STALE: Reason.STALE,
@@ -124,38 +126,54 @@ class PromptFacts(Protocol):
     def affinity(self) -> int | None: ...
 
 
-class MeanRequest(NamedTuple):
+class MeanRequest:
     """What an unknown request is taken for."""
 
-    prefill_s: float = 0.0
-    context_tokens: float = 0.0
+    __slots__ = ("context_tokens", "prefill_s")
+
+    def __init__(self, prefill_s: float = 0.0, context_tokens: float = 0.0) -> None:
+        self.prefill_s = prefill_s
+        self.context_tokens = context_tokens
 
 
 NOTHING_KNOWN: Final = MeanRequest()
 
 
-class Choice(NamedTuple):
+class Choice:
     """One candidate with its predicted cost in seconds. ``reason`` is set on the first of a ranking only."""
 
-    replica: ReplicaFacts
-    standing: Standing
-    cached_tokens: int
-    booked_s: float
-    own_s: float
-    context_s: float
-    total_s: float
-    reason: Reason | None = None
+    __slots__ = ("booked_s", "cached_tokens", "context_s", "own_s", "reason", "replica", "standing", "total_s")
 
+    def __init__(
+        self,
+        replica: ReplicaFacts,
+        standing: Standing,
+        cached_tokens: int,
+        booked_s: float,
+        own_s: float,
+        context_s: float,
+        total_s: float,
+    ) -> None:
+        self.replica = replica
+        self.standing = standing
+        self.cached_tokens = cached_tokens
+        self.booked_s = booked_s
+        self.own_s = own_s
+        self.context_s = context_s
+        self.total_s = total_s
+        self.reason: Reason | None = None
 
-_ORDER = itemgetter(1, 6)  # standing, total_s
-_choice = tuple.__new__  # a named tuple's own constructor costs twice as much, and a fleet is ranked for each request
+    def __lt__(self, other: "Choice") -> bool:
+        if self.standing is other.standing:
+            return self.total_s < other.total_s
+        return self.standing < other.standing
 
 
 def pick(
     prompt: PromptFacts,
-    replicas: Sequence[ReplicaFacts],
-    loads: Sequence[BookedLoad],
-    cached: Sequence[int],
+    replicas: list[ReplicaFacts],
+    loads: list[BookedLoad],
+    cached: list[int],
     now: float,
     *,
     random: Random,
@@ -167,9 +185,11 @@ def pick(
     ``loads[i]`` (of the request's priority and above) and ``cached[i]`` (prompt tokens predicted to be in its cache)
     belong to ``replicas[i]``. ``adapter``: the one that the request wants, empty for none.
     """
+    if not len(replicas) == len(loads) == len(cached):
+        raise ValueError("a replica without its load or its cached tokens")
     tokens = prompt.tokens
     ranking: list[Choice] = []
-    for replica, load, known in zip(replicas, loads, cached, strict=True):
+    for i, replica in enumerate(replicas):
         standing = replica.standing
         if standing is None:
             continue
@@ -177,18 +197,19 @@ def pick(
             standing = Standing.UNLOADED
         if replica.closed_until > now:
             standing = Standing.BROKEN
+        load, known = loads[i], cached[i]
         hit = known if known < tokens else tokens - 1
         cost, uncached = replica.cost, tokens - hit
-        own_s = cost.b + cost.f * uncached * (cost.a + cost.q * (hit + uncached / 2))  # cost.seconds, without a call
+        own_s = cost.seconds(uncached, hit)
         booked_s, context = load.prefill_s, float(load.context_tokens)
         if replica.unknown_waiting or replica.unknown_running:
             booked_s += replica.unknown_waiting * mean.prefill_s
             context += (replica.unknown_waiting + replica.unknown_running) * mean.context_tokens
         context_s = SECONDS_PER_CONTEXT_TOKEN * context
         total_s = booked_s + OWN_WEIGHT * own_s + context_s
-        ranking.append(_choice(Choice, (replica, standing, hit, booked_s, own_s, context_s, total_s, None)))
+        ranking.append(Choice(replica, standing, hit, booked_s, own_s, context_s, total_s))
     if len(ranking) > 1:
-        ranking.sort(key=_ORDER)
+        ranking.sort()
     if ranking:
         _settle(ranking, prompt, random)
     return ranking
@@ -197,23 +218,23 @@ def pick(
 def _settle(ranking: list[Choice], prompt: PromptFacts, random: Random) -> None:
     """Break the near-tie at the top, and say why the first is the first."""
     best = ranking[0]
-    reason = _REASON_OF.get(best.standing)
+    reason = None if best.standing is _GOOD else _REASON_OF.get(best.standing)
     if len(ranking) == 1:
-        reason = reason or Reason.ONLY
+        reason = reason or _ONLY
     elif ranking[1].total_s - best.total_s < NEAR_TIE_S and ranking[1].standing is best.standing:
         affinity = prompt.affinity()
         winner = _winner(ranking, affinity, random)
         if winner:
             best = ranking.pop(winner)
             ranking.insert(0, best)
-        reason = reason or (Reason.RANDOM if affinity is None else Reason.AFFINITY)
+        reason = reason or (_RANDOM if affinity is None else _AFFINITY)
     elif reason is None:
         hits = [choice.cached_tokens for choice in ranking]
         reason = Reason.CACHE if best.cached_tokens == max(hits) > min(hits) else Reason.LOAD
-    ranking[0] = _choice(Choice, (*best[:7], reason))
+    best.reason = reason
 
 
-def _winner(ranking: Sequence[Choice], affinity: int | None, random: Random) -> int:
+def _winner(ranking: list[Choice], affinity: int | None, random: Random) -> int:
     """Index of the one that wins the near-tie at the top."""
     tied = 2
     while tied < len(ranking) and _near(ranking[tied], ranking[0]):

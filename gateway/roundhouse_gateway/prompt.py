@@ -14,7 +14,7 @@ from roundhouse_kv.render import Renderer
 from roundhouse_kv.token_table import TokenTable
 from xxhash import xxh3_64_intdigest
 
-from roundhouse_gateway.tokens import Estimate, TextSize, TokenRatios
+from roundhouse_gateway.tokens import Estimate, TextSize, TokenRatios, text_size
 
 CHAT: Final = "/v1/chat/completions"
 HISTORY_ROOT: Final = "history"
@@ -69,12 +69,15 @@ def read_prompt(
 ) -> Prompt:
     """Never raises. ``digest`` names the profile that ``renderer`` was made of; ``tables``: token tables by profile."""
     if path == CHAT and renderer is not None and renderer.encode_text is not None:
-        planned = renderer.planned(fields)
+        planned: str | None = renderer.known_plans.fill(fields)
+        if planned is None:
+            planned = renderer.planned(fields)
         if planned is not None:
             turns = fields["messages"]
+            plain = renderer.encodes_plainly and planned.isascii()
             return _whole(
                 planned,
-                renderer.encode_text(planned),
+                planned.encode() if plain else renderer.encode_text(planned),
                 _last_said(turns) if len(turns) > 1 else "",
                 root_key(digest, "", _salt(fields)),
             )
@@ -98,18 +101,20 @@ def read_prompt(
             digest = ""
         else:
             parts = 0 if rendered.complete else sum(map(_other_parts, turns))
-            return Prompt(data, TextSize.of(rendered.text, parts), chain_keys(data, root_key(digest, "", salt)), said)
+            return Prompt(data, text_size(rendered.text, parts), chain_keys(data, root_key(digest, "", salt)), said)
     else:
         digest = HISTORY_ROOT
-    text = "".join([f"<{turn.get('role')}>\n{_text(turn)}\n" for turn in turns]) if turns else fields.get("prompt")
-    text = text if isinstance(text, str) else ""
+    listed: Any = fields.get("prompt")
+    if turns:
+        listed = "".join([f"<{turn.get('role')}>\n{_text(turn)}\n" for turn in turns])
+    text = listed if isinstance(listed, str) else ""
     data = text.encode("utf-8", "replace")
     keys = chain_keys(data, root_key(digest, "", salt)) if digest and len(data) >= CHUNK_BYTES else []
-    return Prompt(data, TextSize.of(text, sum([_other_parts(turn) for turn in turns])), keys, said)
+    return Prompt(data, text_size(text, sum([_other_parts(turn) for turn in turns])), keys, said)
 
 
 def _whole(text: str, data: bytes, said: str, root: int) -> Prompt:
-    return Prompt(data, TextSize.of(text), chain_keys(data, root), said)
+    return Prompt(data, text_size(text), chain_keys(data, root), said)
 
 
 def _salt(fields: Mapping[str, Any]) -> str:
@@ -133,13 +138,21 @@ def _of_ids(ids: list[int], table: TokenTable | None, digest: str, salt: str) ->
 
 def _several(prompts: list[Any]) -> Prompt:
     """Several prompts: sizes add up, nothing is predicted."""
-    text = "".join(p for p in prompts if isinstance(p, str))
-    ids = sum(len(p) if isinstance(p, list) else 1 for p in prompts if isinstance(p, int | list))
-    return Prompt(b"", TextSize.of(text), [], exact_tokens=ids if ids and not text else None)
+    texts: list[str] = []
+    ids = 0
+    for prompt in prompts:
+        if isinstance(prompt, str):
+            texts.append(prompt)
+        elif isinstance(prompt, list):
+            ids += len(prompt)
+        elif isinstance(prompt, int):
+            ids += 1
+    text = "".join(texts)
+    return Prompt(b"", text_size(text), [], exact_tokens=ids if ids and not text else None)
 
 
 def _last_said(turns: list[dict[str, Any]]) -> str:
-    for turn in reversed(turns):
+    for turn in turns[::-1]:
         if turn.get("role") == "assistant":
             return _text(turn)
     return ""

@@ -7,8 +7,6 @@ Two splices exist, and a body in which a key occurs twice gets neither:
 * ``model``: a served name that is not the engine's own is replaced by the engine's.
 """
 
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Final
 
 import orjson
@@ -19,18 +17,24 @@ from roundhouse_gateway.json_spans import is_unambiguous, value_span
 _ASK: Final = b'"include_usage":true'
 
 
-@dataclass
 class RequestBody:
     """``raw`` as it came, ``fields`` parsed (the last of two equal keys counts, as in the engines)."""
 
-    raw: bytes
-    fields: dict[str, Any]
-    model: str
-    streams: bool
+    __slots__ = ("_unambiguous", "fields", "model", "raw", "streams")
 
-    @cached_property
+    def __init__(self, raw: bytes, fields: dict[str, Any], model: str, streams: bool) -> None:
+        self.raw = raw
+        self.fields = fields
+        self.model = model
+        self.streams = streams
+        self._unambiguous: bool | None = None
+
+    @property
     def unambiguous(self) -> bool:
-        return is_unambiguous(self.raw, self.fields)
+        known = self._unambiguous
+        if known is None:
+            known = self._unambiguous = is_unambiguous(self.raw, self.fields)
+        return known
 
     @property
     def needs_usage_splice(self) -> bool:

@@ -1,6 +1,6 @@
 """From a request's body to a ranking of replicas: render, hash, match, ask the books, `pick`."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from random import Random
 from typing import Any, Final
 from uuid import UUID
@@ -13,6 +13,7 @@ from roundhouse_gateway.replica import Replica
 from roundhouse_gateway.tokens import CHUNK_BYTES
 
 MAX_CHOICES: Final = 128
+_NOTHING: Final[dict[str, int]] = {}
 
 
 class Route:
@@ -22,26 +23,28 @@ class Route:
 
     __slots__ = ("_event_depths", "_prompts", "_random", "context_tokens", "depths", "path", "prompt", "service")
 
-    def __init__(self, service: Service, fields: Mapping[str, Any], path: str, random: Random) -> None:
+    def __init__(self, service: Service, fields: dict[str, Any], path: str, random: Random) -> None:
         self.service = service
         self.path = path
         self._random = random
-        digest, *others = service.digests
-        self.prompt: Prompt = read_prompt(fields, path, service.renderer(digest), digest, service.view.tables)
-        self._prompts = {digest: self.prompt}
-        for other in others:
-            self._prompts[other] = read_prompt(fields, path, service.renderer(other), other, service.view.tables)
+        digests, tables = service.digests, service.view.tables
+        self.prompt: Prompt = read_prompt(fields, path, service.renderer(digests[0]), digests[0], tables)
+        self._prompts: dict[str, Prompt] | None = None
+        if len(digests) > 1:
+            self._prompts = {
+                digest: read_prompt(fields, path, service.renderer(digest), digest, tables) for digest in digests
+            }
         self.prompt.estimate(service.ratios)
         answer = _answer_tokens(fields, service.mean_completion)
         self.context_tokens = _choices(fields) * int(self.prompt.tokens + answer)
-        self.depths: dict[str, int] = {}
-        self._event_depths: dict[str, int] = {}
+        self.depths = _NOTHING
+        self._event_depths = _NOTHING
 
     def rank(self, now: float, *, without: Collection[UUID] = ()) -> list[Choice]:
         """Best first; ``without`` leaves pods out."""
         service = self.service
-        replicas: Sequence[Replica] = service.order
-        pods: Sequence[UUID] = service.pods
+        replicas = service.order
+        pods = service.pods
         if without:
             replicas = [r for r in replicas if r.pod_uid not in without]
             pods = [r.pod_uid for r in replicas]
@@ -67,13 +70,13 @@ class Route:
             event_tokens = self.prompt.cached_tokens(CHUNK_BYTES * depth, replica.block_size) if depth else 0
         booking.open(choice, now, replica.epoch, self.context_tokens, keys, event_tokens)
 
-    def _cached(self, replicas: Sequence[Replica], now: float) -> list[int]:
+    def _cached(self, replicas: list[Replica], now: float) -> list[int]:
         """Prompt tokens that each replica has cached or will have: by events and by what was just sent there; or by
         history alone."""
         service, view = self.service, self.service.view
-        if self.depths:
-            self.depths, self._event_depths = {}, {}
-        if len(self._prompts) == 1:
+        self.depths = self._event_depths = _NOTHING
+        held: dict[str, Mapping[int, int]]
+        if self._prompts is None:
             keys = self.prompt.keys
             if not keys:
                 return [0] * len(replicas)
@@ -83,6 +86,7 @@ class Route:
             held = {service.digests[0]: matches}
         else:
             held = {digest: view.index.depths(p.keys) for digest, p in self._prompts.items() if p.keys}
+        self.depths, self._event_depths = {}, {}
         cached: list[int] = []
         for replica in replicas:
             keys = self._prompt_of(replica).keys
@@ -100,18 +104,19 @@ class Route:
 
     def _prompt_of(self, replica: Replica) -> Prompt:
         """Under the replica's own profile when it can be predicted, else under any: history only compares prompts."""
-        if len(self._prompts) == 1 or not replica.predictable:
+        prompts = self._prompts
+        if prompts is None or not replica.predictable:
             return self.prompt
-        return self._prompts.get(replica.digest, self.prompt)
+        return prompts.get(replica.digest, self.prompt)
 
 
-def _choices(fields: Mapping[str, Any]) -> int:
+def _choices(fields: dict[str, Any]) -> int:
     """``n``: the prompt is computed once and its context held n times."""
     n = fields.get("n")
     return min(n, MAX_CHOICES) if isinstance(n, int) and n > 1 else 1
 
 
-def _answer_tokens(fields: Mapping[str, Any], mean: float) -> float:
+def _answer_tokens(fields: dict[str, Any], mean: float) -> float:
     """Tokens of answer that will be held: what answers take on average, unless the request allows fewer."""
     most = fields.get("max_completion_tokens") or fields.get("max_tokens")
     return most if isinstance(most, int) and 0 < most < mean else mean

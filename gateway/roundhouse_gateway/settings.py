@@ -29,6 +29,8 @@ class Limits:
     """A client that takes nothing while an answer waits for it is cut."""
     client_buffer_bytes: int = 64 << 10
     """Unsent bytes for one client; above, its engine is not read."""
+    held_bytes: int = 1 << 30
+    """Request bodies in memory, of all clients together; more are 503 ``overloaded``."""
     in_flight: int = 10_000
     """Requests at once in this gateway; more are 503 ``overloaded``."""
 

@@ -41,6 +41,12 @@ class SpotCheck:
         if now > self._deadline:
             self._end("failed")
 
+    def retire(self) -> None:
+        self.pool.retire()
+
+    async def close(self) -> None:
+        await self.pool.close()
+
     def answer_head(self, head: AnswerHead) -> None:
         self._status = head.status
 
@@ -53,6 +59,9 @@ class SpotCheck:
             self._end(self._result())
 
     def answer_failed(self, failure: Failure, detail: str) -> None:
+        self._end("failed")
+
+    def answer_crashed(self) -> None:
         self._end("failed")
 
     def _result(self) -> str:

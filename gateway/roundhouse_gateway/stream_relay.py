@@ -59,7 +59,8 @@ class StreamRelay:
 
     def feed(self, data: bytes) -> bytes:
         """What may go to the client now. Raises `OverflowError` when one event exceeds `MAX_EVENT_BYTES`."""
-        if self.end is not None:
+        ended = self.end is not None  # by a name of its own: `_sift` changes it, which a type checker does not see
+        if ended:
             return b""
         block = data if not self._rest and data.endswith(b"\n\n") else self._whole_events(data)
         if not block:

@@ -6,38 +6,44 @@ English system prompt before a Chinese question has fewer tokens than its share 
 learned size of their own.
 """
 
-from typing import Final, NamedTuple
+from typing import Final
 
 CHUNK_BYTES: Final = 256
 _OTHER_BYTES: Final = bytes(range(128, 256))
 
 
-class TextSize(NamedTuple):
+class TextSize:
     """Size of a rendered prompt: ``ascii_bytes``, ``other_bytes``, and ``parts`` that are no text."""
 
-    ascii_bytes: int
-    other_bytes: int = 0
-    parts: int = 0
+    __slots__ = ("ascii_bytes", "other_bytes", "parts")
+
+    def __init__(self, ascii_bytes: int, other_bytes: int = 0, parts: int = 0) -> None:
+        self.ascii_bytes = ascii_bytes
+        self.other_bytes = other_bytes
+        self.parts = parts
 
     @property
     def bytes(self) -> int:
         return self.ascii_bytes + self.other_bytes
 
-    @classmethod
-    def of(cls, text: str, parts: int = 0) -> "TextSize":
-        if text.isascii():
-            return cls(len(text), 0, parts)
-        ascii_bytes = len(text.encode("ascii", "ignore"))
-        return cls(ascii_bytes, len(text.encode("utf-8", "replace")) - ascii_bytes, parts)
+
+def text_size(text: str, parts: int = 0) -> TextSize:
+    if text.isascii():
+        return TextSize(len(text), 0, parts)
+    ascii_bytes = len(text.encode("ascii", "ignore"))
+    return TextSize(ascii_bytes, len(text.encode("utf-8", "replace")) - ascii_bytes, parts)
 
 
-class Estimate(NamedTuple):
+class Estimate:
     """A prompt's length in tokens, the size of its text, and tokens per byte of each kind."""
 
-    tokens: int
-    size: TextSize
-    ascii: float
-    other: float
+    __slots__ = ("ascii", "other", "size", "tokens")
+
+    def __init__(self, tokens: int, size: TextSize, ascii: float, other: float) -> None:
+        self.tokens = tokens
+        self.size = size
+        self.ascii = ascii
+        self.other = other
 
     def cached_tokens(self, matched_bytes: int, block_size: int, data: bytes) -> int:
         """Tokens that the engine will report as cached when the first ``matched_bytes`` of ``data`` are.
@@ -77,8 +83,7 @@ class TokenRatios:
         self._solve()
 
     def estimate(self, size: TextSize) -> Estimate:
-        ascii_bytes, other_bytes, parts = size
-        tokens = ascii_bytes * self.ascii + other_bytes * self.other + parts * self.part
+        tokens = size.ascii_bytes * self.ascii + size.other_bytes * self.other + size.parts * self.part
         return Estimate(int(tokens + 0.5) or 1, size, self.ascii, self.other)
 
     def learn(self, size: TextSize, prompt_tokens: int) -> None:

@@ -6,13 +6,18 @@ request again on a fresh one (`Failure.STALE`). Nothing here knows about routing
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from enum import Enum, auto
-from typing import Protocol, cast
+from typing import Protocol
 
 import httptools
 
 from roundhouse_gateway.answer import MAX_HEAD_BYTES, AnswerHead, ChunkedBody, read_head
+from roundhouse_gateway.heads import LastHead
+from roundhouse_gateway.sockets import Wire, connect
+
+log = logging.getLogger(__name__)
 
 
 class Failure(Enum):
@@ -39,21 +44,27 @@ class AnswerReader(Protocol):
 
     def answer_failed(self, failure: Failure, detail: str) -> None: ...
 
+    def answer_crashed(self) -> None:
+        """One of the callbacks raised: end the request, whatever state it is in."""
+        ...
 
-class UpstreamConnection(asyncio.Protocol):
+
+class UpstreamConnection:
     """One TCP connection to an engine."""
 
     __slots__ = (
-        "_chunks", "_head", "_left", "_lost", "_paused", "_payload", "_pool", "_reader", "_received", "_rest",
-        "_reused", "_transport", "idle_since",
+        "_chunks", "_head", "_in_body", "_last_head", "_left", "_lost", "_paused", "_payload", "_pool", "_reader",
+        "_received", "_rest", "_reused", "_transport", "idle_since",
     )  # fmt: skip
 
     def __init__(self, pool: "UpstreamPool") -> None:
         self._pool = pool
-        self._transport: asyncio.Transport | None = None
+        self._transport: Wire | None = None
         self._reader: AnswerReader | None = None
         self._head: AnswerHead | None = None
+        self._last_head: LastHead[AnswerHead] | None = None
         self._chunks: ChunkedBody | None = None
+        self._in_body = False
         self._left = -1  # bytes of the body still to come; -1: not told beforehand
         self._rest = b""
         self._payload = b""
@@ -74,7 +85,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._reader = reader
         self._rest = b""
         self._received = False
-        self._head = None
+        self._in_body = False
         if self._transport is None:
             self._payload = payload
         else:
@@ -105,56 +116,43 @@ class UpstreamConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
-    # -- asyncio.Protocol
+    # -- sockets.Connection
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
+    def connection_made(self, transport: Wire) -> None:
+        self._transport = transport
         self._pool.opened(self)
         if self._reader is None:  # cancelled meanwhile: good for the next request
             self._pool.release(self)
         else:
-            self._transport.write(self._payload)
+            transport.write(self._payload)
         self._payload = b""
 
     def data_received(self, data: bytes) -> None:
-        if self._reader is None:
+        reader = self._reader
+        if reader is None:
             self.cancel()  # nobody asked for this
             return
         self._received = True
         try:
-            if self._head is None:
-                data = self._take_head(data)
-                if self._head is None or self._reader is None:
-                    return
-            chunks = self._chunks
-            if chunks is not None:
-                if data:
-                    start = chunks.whole_chunk(data)
-                    if start:
-                        self._reader.answer_chunk(data, start)
-                        return
-                    data = chunks.feed(data)
-                complete = chunks.complete
-            elif self._left >= 0:
-                self._left -= len(data)
-                if self._left < 0:
-                    raise ValueError("more than one answer")
-                complete = not self._left
-            else:
-                complete = False
+            self._take(reader, data)
         except (httptools.HttpParserError, ValueError) as error:
             self._fail(Failure.PROTOCOL, str(error) or type(error).__name__)
             self.cancel()
-            return
-        if complete:
-            self._complete(data)
-        elif data:
-            self._reader.answer_data(data, False)
+        except Exception:  # a bug that one answer meets must not leave its request open for ever
+            log.exception("answer_failed")
+            self._reader = None
+            self.cancel()
+            reader.answer_crashed()
 
-    def eof_received(self) -> bool | None:
-        if self._reader is not None and self._head is not None and self._left < 0 and self._chunks is None:
+    def eof_received(self) -> None:
+        if self._reader is not None and self._in_body and self._left < 0 and self._chunks is None:
             self._complete(b"")  # an answer without length or chunks ends with the connection
-        return None
+
+    def pause_writing(self) -> None:
+        """A request is sent whole, however slowly the engine takes it."""
+
+    def resume_writing(self) -> None:
+        """See `pause_writing`."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = True
@@ -166,10 +164,43 @@ class UpstreamConnection(asyncio.Protocol):
 
     # -- inner
 
-    def _take_head(self, data: bytes) -> bytes:
-        """Wait for the whole head, read it and pass it on; returns what follows it."""
+    def _take(self, reader: AnswerReader, data: bytes) -> None:
+        if not self._in_body:
+            data, head = self._take_head(data)
+            if head is None:
+                return
+            reader.answer_head(head)
+            if self._reader is not reader:
+                return
+        chunks = self._chunks
+        if chunks is not None:
+            if data:
+                start = chunks.whole_chunk(data)
+                if start:
+                    reader.answer_chunk(data, start)
+                    return
+                data = chunks.feed(data)
+            complete = chunks.complete
+        elif self._left >= 0:
+            self._left -= len(data)
+            if self._left < 0:
+                raise ValueError("more than one answer")
+            complete = not self._left
+        else:
+            complete = False
+        if complete:
+            self._complete(data)
+        elif data:
+            reader.answer_data(data, False)
+
+    def _take_head(self, data: bytes) -> tuple[bytes, AnswerHead | None]:
+        """Wait for the whole head and read it; returns what follows it as well."""
+        last = self._last_head
         if self._rest:
             data, self._rest = self._rest + data, b""
+        elif last is not None and (end := last.match(data)):
+            self._begin(last.parsed, last.length)
+            return data[end:], last.parsed
         while True:
             end = data.find(b"\r\n\r\n") + 4
             if end < 4 or end > MAX_HEAD_BYTES:
@@ -178,17 +209,22 @@ class UpstreamConnection(asyncio.Protocol):
                 if not b"HTTP/1.".startswith(data[:7]):
                     raise ValueError("not an HTTP answer")
                 self._rest = data
-                return b""
+                return b"", None
             head, length = read_head(data[:end])
+            if head.plain:
+                self._last_head = LastHead(data[:end], head)
             data = data[end:]
             if head.status >= 200:
                 break
+        self._begin(head, length)
+        return data, head
+
+    def _begin(self, head: AnswerHead, length: int) -> None:
+        """What follows is the body."""
         self._head = head
+        self._in_body = True
         self._chunks = ChunkedBody() if head.chunked and head.has_body else None
         self._left = (length if head.has_length else -1) if head.has_body else 0
-        if self._reader is not None:
-            self._reader.answer_head(head)
-        return data
 
     def _complete(self, data: bytes) -> None:
         """The answer has come to its end: the connection is free before its reader goes on."""
@@ -243,7 +279,7 @@ class UpstreamPool:
     async def _dial(self, connection: UpstreamConnection) -> None:
         try:
             async with asyncio.timeout(self._connect_s):
-                await asyncio.get_running_loop().create_connection(lambda: connection, self.address, self.port)
+                await connect(self.address, self.port, connection)
         except TimeoutError:
             connection.connect_failed(f"no connection within {self._connect_s:g} s")
         except OSError as error:

@@ -32,8 +32,12 @@ from roundhouse_kv.pod_books import BookedLoad, Booking, PodBooks
 __all__ = ["BookSample", "BookedLoad", "Books"]
 
 COALESCE_S: Final = 0.002
-SILENCE_S: Final = 3.0
+SILENCE_S: Final = 2.6
+"""A writer's table comes each second. With the quarter second between two looks a dead one is gone within three."""
 EXPECTED_HOLD_S: Final = 2.0
+_PICK: Final = BookOp.PICK
+_FIRST: Final = BookOp.FIRST
+_END: Final = BookOp.END
 _SAMPLES_KEPT: Final = 4096
 _NOTHING: Final = BookedLoad()
 
@@ -117,7 +121,7 @@ class Books:
             self._finish(self._own.pop(request), now)
         self._own[request] = booking
         self._open(booking, now)
-        self._tell(BookOp.PICK, booking)
+        self._tell(_PICK, booking)
 
     def first_event(
         self, now: float, request: int, *, uncached_tokens: int = 0, cached_tokens: int = 0, busy_s: float = 0.0
@@ -129,7 +133,7 @@ class Books:
         booking = self._own.get(request)
         if booking is not None and booking.first_at is None:
             self._answer(booking, now, uncached_tokens, cached_tokens, _microseconds(busy_s) if busy_s else 0)
-            self._tell(BookOp.FIRST, booking)
+            self._tell(_FIRST, booking)
 
     def end(
         self, now: float, request: int, *, uncached_tokens: int = 0, cached_tokens: int = 0, busy_s: float = 0.0
@@ -143,7 +147,7 @@ class Books:
             if busy_s:
                 self._teach(booking, uncached_tokens, cached_tokens, _microseconds(busy_s))
             self._finish(booking, now)
-            self._tell(BookOp.END, booking)
+            self._tell(_END, booking)
 
     def apply(self, message: BookMessage, now: float) -> None:
         """A message of the books channel. Own ones that come back are ignored."""
@@ -203,7 +207,7 @@ class Books:
         self._sent_at = now
         parts = [pack_header(Kind.DELTA, len(pending), self.me, self._seq)]
         for op, b in pending:
-            keys = b.expected if op is BookOp.PICK else ()
+            keys = b.expected if op is _PICK else ()
             age = int((now - b.picked_at) * 1e6 + 0.5)
             parts.append(
                 pack_entry(
@@ -237,7 +241,7 @@ class Books:
         pod = self._pods.get(pod_uid.int)
         return _NOTHING if pod is None else pod.load(now, priority)
 
-    def loads(self, pod_uids: Iterable[UUID], now: float) -> list[BookedLoad]:
+    def loads(self, pod_uids: list[UUID], now: float) -> list[BookedLoad]:
         """`load` of many pods."""
         pods = self._pods
         return [_NOTHING if (pod := pods.get(uid.int)) is None else pod.load(now, 0) for uid in pod_uids]

@@ -5,7 +5,6 @@ to a request: dropped when it ends without a first event, else kept for a while 
 ones are there.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
@@ -23,25 +22,27 @@ class ExpectedKeys:
     """Counts owners per pod and key."""
 
     def __init__(self) -> None:
-        self._owners: dict[int, Counter[int]] = {}  # by the pod's uid as an int
+        self._owners: dict[int, dict[int, int]] = {}  # by the pod's uid as an int
         self._holds: list[_Hold] = []
 
     def add(self, pod_uid: UUID, keys: Sequence[int]) -> None:
         if keys:
             owners = self._owners.get(pod_uid.int)
             if owners is None:
-                owners = self._owners[pod_uid.int] = Counter()
-            owners.update(keys)
+                owners = self._owners[pod_uid.int] = {}
+            for key in keys:
+                owners[key] = owners.get(key, 0) + 1
 
     def remove(self, pod_uid: UUID, keys: Sequence[int]) -> None:
         owners = self._owners.get(pod_uid.int)
         if owners is None:
             return
         for key in keys:
-            if (left := owners[key]) > 1:
+            left = owners.get(key, 0)
+            if left > 1:
                 owners[key] = left - 1
-            else:
-                owners.pop(key, None)
+            elif left:
+                del owners[key]
         if not owners:
             del self._owners[pod_uid.int]
 
@@ -63,10 +64,12 @@ class ExpectedKeys:
     def depth(self, pod_uid: UUID, keys: Sequence[int], start: int) -> int:
         """How many keys from index ``start`` on are expected, without a hole."""
         owners = self._owners.get(pod_uid.int)
-        if owners is None or start >= len(keys) or keys[start] not in owners:
+        if owners is None:
             return 0
-        there = [*map(owners.__contains__, keys[start:]), False]
-        return there.index(False)
+        end = start
+        while end < len(keys) and keys[end] in owners:
+            end += 1
+        return end - start
 
     def __len__(self) -> int:
         return sum(len(owners) for owners in self._owners.values())

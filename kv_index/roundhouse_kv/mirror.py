@@ -91,7 +91,7 @@ class Mirror:
 
     def lookup(self, keys: Sequence[int]) -> list[tuple[int, int]]:
         """(depth, mask) pairs: who is in ``mask`` holds just the first ``depth`` keys. Depths rise; 0 is left out."""
-        if not keys:
+        if not keys or not self._live:
             return []
         mask_of = self._table.mask_of
         held = mask_of(keys[0]) & self._live

@@ -12,7 +12,7 @@ Seconds are kept as whole microseconds, so that sums come back to exactly zero.
 from bisect import insort
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import UUID
 
 from roundhouse_kv.books_wire import U32_MAX
@@ -21,15 +21,29 @@ DRAINED_AT_MOST: Final = 0.95
 OVERDUE_AFTER: Final = 2.0
 
 
-class BookedLoad(NamedTuple):
+class BookedLoad:
     """``prefill_s``: seconds of prefill booked and not answered. ``requests``: all open ones; ``unanswered`` of them
-    owe
-    prefill. ``context_tokens``: what all open ones hold in KV."""
+    owe prefill. ``context_tokens``: what all open ones hold in KV."""
 
-    prefill_s: float = 0.0
-    context_tokens: int = 0
-    requests: int = 0
-    unanswered: int = 0
+    __slots__ = ("context_tokens", "prefill_s", "requests", "unanswered")
+
+    def __init__(self, prefill_s: float = 0.0, context_tokens: int = 0, requests: int = 0, unanswered: int = 0) -> None:
+        self.prefill_s = prefill_s
+        self.context_tokens = context_tokens
+        self.requests = requests
+        self.unanswered = unanswered
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BookedLoad) and self._values() == other._values()
+
+    def __hash__(self) -> int:
+        return hash(self._values())
+
+    def __repr__(self) -> str:
+        return f"BookedLoad{self._values()}"
+
+    def _values(self) -> tuple[float, int, int, int]:
+        return self.prefill_s, self.context_tokens, self.requests, self.unanswered
 
 
 class Booking:

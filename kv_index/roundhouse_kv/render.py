@@ -60,6 +60,9 @@ class Renderer:
             profile.chat_template, lambda: _environment(clock), self._run,
             variables=profile.variables, listed=profile.content_format == "openai",
         )  # fmt: skip
+        self.known_plans = self._plans.known
+        self.encodes_plainly = self._codec is not None and self._codec.plain
+        """`encode` is UTF-8 and nothing else."""
         self._globals = dict(self._template.globals)  # jinja copies them for each rendering, from a slow ChainMap
 
     def planned(self, body: Mapping[str, Any]) -> str | None:

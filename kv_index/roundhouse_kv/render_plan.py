@@ -10,7 +10,6 @@ occur; ``in``, ``%`` and ``~``, and every filter, test and call that is not know
 up when a hole is among their arguments. A template that reads the time is asked again when its answer changes.
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any, Final, cast
@@ -20,20 +19,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-MAX_TURNS: Final = 64
-SHAPES_KEPT: Final = 512
+from roundhouse_kv.plan import EDGE, Plan, Plans, read_chat
 
-_EDGE: Final = "\ue0b7"
-_HOLE: Final = re.compile(_EDGE + "([0-9]+)([a-z]*)" + _EDGE)
-_ROLES: Final = ("user", "assistant", "system")
-_REWRITTEN_SYSTEM: Final = "x-anthropic-billing-header:"
-_PLAIN_FIELDS: Final = frozenset(
-    {
-        "add_generation_prompt", "add_special_tokens", "chat_template", "chat_template_kwargs",
-        "continue_final_message", "documents", "prompt_embeds", "reasoning_effort", "tools", "truncate_prompt_tokens",
-    }
-)  # fmt: skip
-"""Fields that change what is rendered; a request with any of them has no plan."""
+SHAPES_KEPT: Final = 512
 
 _NODES: Final = (
     nodes.Template, nodes.Output, nodes.TemplateData, nodes.Name, nodes.NSRef, nodes.Const, nodes.Tuple, nodes.List,
@@ -104,7 +92,7 @@ class _Content(Hole):
     def _trimmed(self, how: str, chars: str | None) -> Hole:
         if chars is not None:
             raise _Doubt
-        return Hole(str.__add__(str.__getitem__(self, slice(-1)), how + _EDGE))
+        return Hole(str.__add__(str.__getitem__(self, slice(-1)), how + EDGE))
 
 
 def _refuse(*_: object, **__: object) -> Any:
@@ -118,29 +106,6 @@ _INHERITED: Final = frozenset(
 for _name in set(dir(str)) | {"__rmod__", "__rmul__"}:
     if _name not in _INHERITED and _name not in vars(Hole):
         setattr(Hole, _name, _refuse)
-
-
-class Plan:
-    """One shape's output: ``pieces`` with gaps, ``slots`` (piece, message, trim) that fill them."""
-
-    __slots__ = ("pieces", "slots", "times")
-
-    def __init__(self, text: str, times: Sequence[tuple[str, str]]) -> None:
-        self.times = times
-        self.pieces: list[str] = []
-        self.slots: list[tuple[int, int, str]] = []
-        cut = _HOLE.split(text)
-        for at in range(0, len(cut) - 1, 3):
-            self.pieces += [cut[at], ""]
-            self.slots.append((len(self.pieces) - 1, int(cut[at + 1]), cut[at + 2]))
-        self.pieces.append(cut[-1])
-
-    def fill(self, contents: Sequence[str]) -> str:
-        pieces = self.pieces.copy()
-        for at, index, trim in self.slots:
-            content = contents[index]
-            pieces[at] = content if not trim else getattr(content, trim)()
-        return "".join(pieces)
 
 
 class RenderPlans:
@@ -160,11 +125,12 @@ class RenderPlans:
         self._variables = variables
         self._listed = listed
         self._times: list[tuple[str, str]] = []
-        self._plans: dict[tuple[str, ...], Plan | None] = {}
+        self.known = Plans()
+        self._plans = self.known.by_shape
         self._now: Callable[[str], str] | None = None
         self._template = None
         environment = make_environment()
-        if not source or _EDGE in source or any(_EDGE in str(value) for value in variables.values()):
+        if not source or EDGE in source or any(EDGE in str(value) for value in variables.values()):
             return
         try:
             tree = _Wrapped().visit(environment.parse(source))
@@ -175,23 +141,10 @@ class RenderPlans:
 
     def render(self, body: Mapping[str, Any]) -> str | None:
         """The prompt of a chat; None when it has no plan."""
-        if self._template is None or not _PLAIN_FIELDS.isdisjoint(body):
+        chat = read_chat(body) if self._template is not None else None
+        if chat is None:
             return None
-        messages = body.get("messages")
-        if type(messages) is not list or not 0 < len(messages) <= MAX_TURNS:
-            return None
-        roles, contents = [], []
-        for message in messages:
-            if type(message) is not dict or len(message) != 2:
-                return None
-            role, content = message.get("role"), message.get("content")
-            if type(content) is not str or role not in _ROLES or not content.strip():
-                return None
-            if role == "system" and _REWRITTEN_SYSTEM in content:
-                return None
-            roles.append(role)
-            contents.append(content)
-        shape = tuple(roles)
+        shape, contents = chat
         plan = self._plans[shape] if shape in self._plans else self._make(shape, contents)
         if plan is None:
             return None
@@ -202,7 +155,7 @@ class RenderPlans:
     def _make(self, shape: tuple[str, ...], contents: Sequence[str]) -> Plan | None:
         if len(self._plans) >= SHAPES_KEPT:
             self._plans.clear()
-        holes = [_Content(f"{_EDGE}{index}{_EDGE}") for index in range(len(shape))]
+        holes = [_Content(f"{EDGE}{index}{EDGE}") for index in range(len(shape))]
         self._times = []
         plan: Plan | None
         try:
@@ -299,7 +252,7 @@ def _check_clean(*values: Any) -> None:
         elif kind in (list, tuple):
             _check_clean(*value)
         elif kind is str:
-            if _EDGE in value:
+            if EDGE in value:
                 raise _Doubt
         elif value is not None and kind not in (bool, int, float):
             raise _Doubt

@@ -34,7 +34,7 @@ class TextCodec:
         self._late = _Cutter(token for token in rules.added_tokens if token.normalized)
         self._bos = rules.bos.encode("utf-8", "surrogatepass")
         self._metaspace = rules.alphabet == "metaspace"
-        self._plain = (
+        self.plain = (
             not self._metaspace
             and not self._normalizers
             and rules.prefix_space == "never"
@@ -43,7 +43,7 @@ class TextCodec:
 
     def encode(self, text: str) -> bytes:
         """Equal to the bytes of ``tokenizer.encode(text, add_special_tokens=False)``. Never raises."""
-        if not self._plain:
+        if not self.plain:
             text = "".join(self._spell(text))
         return text.encode("utf-8", "surrogatepass")
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from roundhouse_gateway.admin_views import feed_gauges, plane_gauges
-from roundhouse_gateway.metrics import Metrics
+from roundhouse_gateway.counts import Metrics
+from roundhouse_gateway.metrics import families as metric_families
 
 from tests.chart.rendering import ROOT, find, render
 
@@ -27,7 +28,7 @@ def source_of(*functions: Any) -> str:
 
 @pytest.mark.parametrize("rule", list(rules()), ids=lambda rule: rule["alert"])
 def test_an_alert_reads_metrics_that_exist(rule: dict[str, Any]) -> None:
-    families = {family.name for family in Metrics().families()}
+    families = {family.name for family in metric_families(Metrics())}
     gauges = source_of(feed_gauges, plane_gauges)
     agent = (ROOT / "engines" / "roundhouse_agent" / "metrics.py").read_text()
     for name in re.findall(r"roundhouse_\w+", rule["expr"]):

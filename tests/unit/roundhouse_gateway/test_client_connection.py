@@ -259,3 +259,45 @@ def test_heads_that_do_not_say_all_are_parsed_each_time(bench: Bench) -> None:
     connection.data_received(MODELS)
     assert [head.target for head in bench.plane.heads.values()] == [b"/v1/chat/completions"]
     assert b"x-ahead" in next(iter(bench.plane.heads.values())).lines
+
+
+@pytest.mark.parametrize(
+    "coding",
+    [b"gzip, chunked", b"chunked, gzip", b"gzip", b"identity", b"chunked\r\ntransfer-encoding: chunked", b"xchunked"],
+)
+def test_other_transfer_codings_are_not_taken_for_chunked(bench: Bench, coding: bytes) -> None:
+    connection, transport = bench.connect()
+    connection.data_received(b"POST /v1/completions HTTP/1.1\r\nhost: g\r\ntransfer-encoding: " + coding + b"\r\n\r\n")
+    connection.data_received(b"2\r\n{}\r\n0\r\n\r\n" + MODELS)
+    assert [status for status, _ in replies(transport)] in ([501], [400])
+    assert transport.half_closed
+
+
+@pytest.mark.parametrize("size", [100, 10_000])
+def test_bodies_of_all_clients_together_are_bounded(size: int) -> None:
+    bench = Bench([member(0)], Settings(limits=Limits(held_bytes=1000)))
+    body = b'{"model":"m","messages":[{"role":"user","content":"%b"}]}'
+    first, _ = bench.connect()
+    second, refused = bench.connect()
+    first.data_received(post(body % (b"a" * 500)))
+    engine = bench.busy()
+    for _ in range(2):
+        feed(second, post(body % (b"b" * 500)), size)
+        assert code(replies(refused)[0]) == (503, "overloaded")
+        assert b"retry-after: 1" in refused.sent
+        second.connection_lost(None)
+        second, refused = bench.connect()
+    engine.answer(b"{}")
+    assert bench.plane.held_bytes == 0
+    feed(second, post(body % (b"b" * 500)), size)
+    bench.busy().answer(b"{}")
+    assert replies(refused)[0][0] == 200
+    assert bench.plane.held_bytes == 0
+
+
+def test_a_body_that_breaks_off_is_held_no_longer(bench: Bench) -> None:
+    connection, _ = bench.connect()
+    connection.data_received(b"POST /v1/completions HTTP/1.1\r\ncontent-length: 500\r\n\r\n" + b"x" * 300)
+    assert bench.plane.held_bytes == 300
+    connection.connection_lost(None)
+    assert bench.plane.held_bytes == 0

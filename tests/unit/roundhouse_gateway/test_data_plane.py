@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 import pytest
+from roundhouse_engines.dialect import Mark
 from roundhouse_gateway.answer import AnswerHead
 from roundhouse_gateway.settings import Limits, Patience, Settings
 from roundhouse_kv.catalogue_store import Catalogue
@@ -387,17 +388,16 @@ def test_a_failure_before_the_first_event_is_sent_elsewhere(bench: Bench, fail: 
     assert bench.plane.metrics.retries[cause] == 1
 
 
-def test_a_kept_connection_that_was_closed_costs_no_retry(bench: Bench) -> None:
+async def test_a_kept_connection_that_was_closed_costs_no_retry(bench: Bench) -> None:
     connection, _ = bench.connect()
     connection.data_received(post(CHAT))
     engine = bench.busy()
-    sent: list[bool] = []
-    engine.replica.pool.send = lambda reader, payload, fresh=False: sent.append(fresh)  # type: ignore[assignment, method-assign, misc]
     engine.die()
-    assert sent == [True]
+    assert len(engine.replica.pool._dials) == 1
     (exchange,) = bench.plane.exchanges
     assert [attempt.outcome for attempt in exchange.record().attempts] == ["open"]
     assert engine.replica.breaker.closed_until == 0
+    await engine.replica.pool.close()
 
 
 def test_after_the_last_attempt_the_client_is_told(bench: Bench) -> None:
@@ -746,7 +746,7 @@ def test_one_request_in_ten_thousand_is_checked_by_the_agent(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, answer: bytes | None, result: str
 ) -> None:
     monkeypatch.setattr("roundhouse_gateway.spot_check.UpstreamPool", FakePool)
-    monkeypatch.setattr("roundhouse_gateway.data_plane.EVERY", 2)
+    bench.plane.check_every = 2
     FakePool.made = []
     while not FakePool.made:
         connection, _ = bench.connect()
@@ -772,7 +772,7 @@ def test_one_request_in_ten_thousand_is_checked_by_the_agent(
 
 def test_an_agent_that_never_answers_is_given_up(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("roundhouse_gateway.spot_check.UpstreamPool", FakePool)
-    monkeypatch.setattr("roundhouse_gateway.data_plane.EVERY", 1)
+    bench.plane.check_every = 1
     connection, _ = bench.connect()
     connection.data_received(post(CHAT))
     bench.busy().answer(b"{}")
@@ -780,21 +780,70 @@ def test_an_agent_that_never_answers_is_given_up(bench: Bench, monkeypatch: pyte
     assert bench.plane.metrics.spot_checks == {"failed": 1}
 
 
-async def test_a_bug_in_one_tick_does_not_end_the_gateway(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("roundhouse_gateway.data_plane.PAUSE_AFTER_BUG_S", 0.0)
-    ticks = 0
-    thrice = asyncio.Event()
+class BuggyDialect:
+    """Breaks at every answer, or at every event from the second on."""
 
-    def refresh(now: float) -> None:
-        nonlocal ticks
-        ticks += 1
-        if ticks == 3:
-            thrice.set()
+    control_fields: frozenset[str] = frozenset()
+
+    def plain(self, block: bytes) -> bool:
         raise RuntimeError("bug")
 
-    bench.fleet.refresh = refresh  # type: ignore[method-assign]
+    def mark(self, event: bytes) -> Mark:
+        return Mark.DATA
+
+    def usage(self, data: bytes) -> None:
+        raise RuntimeError("bug")
+
+
+def test_a_bug_in_reading_an_answer_is_an_error_and_leaves_no_booking(bench: Bench) -> None:
+    for replica in bench.service.replicas.values():
+        replica.dialect = BuggyDialect()
+    connection, transport = bench.connect()
+    connection.data_received(post(CHAT))
+    bench.busy().answer(b"{}")
+    assert (status(transport), error(transport)["code"]) == (502, "upstream_failed")
+    bench.assert_empty()
+
+
+def test_a_bug_in_reading_an_event_breaks_the_stream_and_leaves_no_booking(bench: Bench) -> None:
+    for replica in bench.service.replicas.values():
+        replica.dialect = BuggyDialect()
+    connection, transport = bench.connect()
+    connection.data_received(post(STREAM))
+    engine = bench.busy()
+    engine.open_stream()
+    engine.events(event("a"))
+    engine.events(event("b"))
+    body, ended = dechunked(transport)
+    assert ended
+    assert b'"error"' in body
+    assert DONE not in body
+    assert engine.transport.closed
+    bench.assert_empty()
+
+
+class BrokenFeed:
+    """Raises when it is read."""
+
+    def __init__(self) -> None:
+        self.catalogue = None
+        self.thrice = asyncio.Event()
+        self._reads = 0
+
+    @property
+    def views(self) -> Any:
+        self._reads += 1
+        if self._reads == 3:
+            self.thrice.set()
+        raise RuntimeError("bug")
+
+
+async def test_a_bug_in_one_tick_does_not_end_the_gateway(bench: Bench) -> None:
+    bench.plane.pause_after_bug_s = 0.0
+    feed = BrokenFeed()
+    bench.fleet._feed = feed
     running = asyncio.create_task(bench.plane.run())
     async with asyncio.timeout(10):
-        await thrice.wait()
+        await feed.thrice.wait()
     assert not running.done()
     running.cancel()

@@ -209,7 +209,7 @@ def test_nobody_there_is_an_empty_ranking() -> None:
 
 
 def test_uneven_inputs_are_a_bug_of_the_caller() -> None:
-    with pytest.raises(ValueError, match="zip"):
+    with pytest.raises(ValueError, match="without"):
         pick(Prompt(), [replica(0)], [], [0], NOW, random=Random(0))
 
 

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from roundhouse_gateway.tokens import TextSize, TokenRatios
+from roundhouse_gateway.tokens import TextSize, TokenRatios, text_size
 
 
 @pytest.mark.parametrize(
@@ -13,7 +13,7 @@ from roundhouse_gateway.tokens import TextSize, TokenRatios
     [("", (0, 0)), ("hello", (5, 0)), ("héllo", (4, 2)), ("日本", (0, 6)), ("a日", (1, 3)), ("\ud800x", (1, 1))],
 )
 def test_size_of_a_text(text: str, size: tuple[int, int]) -> None:
-    measured = TextSize.of(text)
+    measured = text_size(text)
     assert (measured.ascii_bytes, measured.other_bytes) == size
     assert measured.bytes == sum(size)
 
@@ -74,7 +74,7 @@ def test_the_last_token_is_never_cached() -> None:
 def test_cached_tokens_are_counted_by_the_bytes_of_the_cached_beginning() -> None:
     english, chinese = "a" * 2048, "路" * 512
     for text, expected in ((english + chinese, (1024 + 128) // 4), (chinese + english, round((1024 + 128) * 0.4))):
-        estimate = TokenRatios().estimate(TextSize.of(text))
+        estimate = TokenRatios().estimate(text_size(text))
         assert estimate.cached_tokens(1024, 0, text.encode()) == expected
 
 
