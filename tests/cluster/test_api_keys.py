@@ -24,6 +24,7 @@ def test_keys_come_and_go_without_a_restart(kube: Kube, release: Release) -> Non
     alice = make_key(kube, release, "alice")
     release.install("--set", "auth.existingSecret=roundhouse-keys")
     gateways = uids(release.pods("gateway"))
+    eventually(lambda: all(models(release).status == 401 for _ in range(6)))  # the gateways of before have left
     refused = models(release)
     assert (refused.status, refused.body["error"]["code"]) == (401, "invalid_api_key")
     assert models(release, alice + "x").status == 401
