@@ -60,6 +60,7 @@ test: install tools peers-vllm ## All tests that need no cluster
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --ignore tests/cluster
 
 coverage: install ## Coverage of prefix index, pick, plan and work queue; below 95 % of any it fails
+	$(BIN)/python gateway/compile.py --clean && rm -f $(VENV)/.compiled  # only Python can be covered
 	$(BIN)/pytest -q -n $(WORKERS) --cov=roundhouse_kv --cov=roundhouse_gateway --cov=roundhouse_operator --cov-report= \
 	  tests/unit/roundhouse_kv tests/unit/roundhouse_gateway tests/unit/roundhouse_operator tests/contracts tests/integration/kv
 	for part in 'kv_index/*' '*/pick.py' '*/plan.py' '*/queue.py'; do $(BIN)/coverage report --include="$$part" --fail-under=95 || exit 1; done
