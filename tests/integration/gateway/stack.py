@@ -237,6 +237,11 @@ def fresh(gateway: Gateway) -> dict[str, int]:
     return {name: r["epoch"] for name, r in gateway.replicas().items() if r["state"] == "ready" and not r["stale"]}
 
 
+def exact(gateway: Gateway) -> set[str]:
+    """Replicas whose prompts this gateway can render and whose index it believes."""
+    return {name for name, r in gateway.replicas().items() if r["exact"]}
+
+
 class Stack:
     """Valkey, engines and gateways of one test. Options after ``--`` of the simulator and the gateway can be given."""
 
@@ -284,6 +289,8 @@ class Stack:
         for gateway in self.gateways:
             gateway.wait_ready()
         self.wait_leases()
+        for gateway in self.gateways:
+            until(lambda g=gateway: exact(g) == {r.name for r in self.members}, "prompts to be predictable")  # type: ignore[misc]
 
     def start_valkey(self) -> None:
         self.valkey.start()
