@@ -83,7 +83,7 @@ class Gateways:
                 group.create_task(self._look(gateway, http))
 
     async def serve(self, models: Collection[str]) -> bool:
-        """Whether every gateway offers all of these models to clients."""
+        """Whether every gateway has a ready replica of each of these models."""
         if not self.ready:
             return False
         offered = await asyncio.gather(*(self._names(gateway) for gateway in self.all))
@@ -118,7 +118,7 @@ class Gateways:
             await asyncio.sleep(LOOK_S)
 
     async def _names(self, gateway: Gateway) -> set[str]:
-        """Served names, by the admin API, which asks for no key."""
+        """Served names of services with a ready replica, by the admin API, which asks for no key."""
         timeout = aiohttp.ClientTimeout(total=1.0)
         try:
             async with (
@@ -126,7 +126,8 @@ class Gateways:
                 http.get(f"http://{self.host}:{gateway.admin_port}/admin/replicas") as answer,
             ):
                 found = await answer.json(content_type=None)
-                return {name for service in found["services"] for name in [service["service"], *service["servedNames"]]}
+                ready = [s for s in found["services"] if any(r["state"] == "ready" for r in s["replicas"])]
+                return {name for service in ready for name in [service["service"], *service["servedNames"]]}
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError, KeyError, TypeError):
             return set()
 
