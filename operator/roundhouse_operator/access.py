@@ -17,7 +17,7 @@ from typing import Protocol
 
 from roundhouse_kv.errors import RedisUnavailable
 
-from roundhouse_operator.cluster import SECRET, Cluster, Conflict, NotFound, Obj
+from roundhouse_operator.cluster import SECRET, Cluster, Conflict, Obj, find
 from roundhouse_operator.names import REDIS_SECRET, agent_user
 from roundhouse_operator.render import render_redis_secret
 from roundhouse_operator.settings import Settings
@@ -60,7 +60,7 @@ class Access:
 
     async def _grant(self, namespace: str) -> str:
         settings = self._settings
-        there = await self._secret(namespace)
+        there = await find(self._cluster, SECRET, namespace, REDIS_SECRET)
         username, password = settings.redis_username, settings.redis_password
         if settings.redis_acl:
             username = agent_user(settings.installation, namespace)
@@ -105,12 +105,6 @@ class Access:
             return False
         self._waiting.discard(namespace)
         return True
-
-    async def _secret(self, namespace: str) -> Obj | None:
-        try:
-            return await self._cluster.get(SECRET, namespace, REDIS_SECRET)
-        except NotFound:
-            return None
 
 
 def _derived_password(ours: str, username: str) -> str:

@@ -102,3 +102,11 @@ class Cluster(Protocol):
     ) -> AsyncIterator[WatchEvent]:
         """Changes after ``resource_version``. Raises `Expired` when the server no longer has them."""
         ...
+
+
+async def find(cluster: Cluster, kind: Kind, namespace: str, name: str) -> Obj | None:
+    """`Cluster.get`, with None for what is not there."""
+    try:
+        return await cluster.get(kind, namespace, name)
+    except NotFound:
+        return None

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from roundhouse_operator.cluster import AlreadyExists, Cluster, ClusterError, Conflict, Kind, NotFound, Obj
+from roundhouse_operator.cluster import AlreadyExists, Cluster, ClusterError, Conflict, Kind, Obj, find
 
 log = logging.getLogger(__name__)
 
@@ -114,10 +114,7 @@ class Leader:
         return self._monotonic() - self._seen[1] >= duration
 
     async def _read(self) -> Obj | None:
-        try:
-            return await self._cluster.get(LEASE, self._election.namespace, self._election.name)
-        except NotFound:
-            return None
+        return await find(self._cluster, LEASE, self._election.namespace, self._election.name)
 
     async def _write(self, lease: Obj | None, holder: str) -> None:
         election = self._election

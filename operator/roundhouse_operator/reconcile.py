@@ -31,6 +31,7 @@ from roundhouse_operator.cluster import (
     Kind,
     NotFound,
     Obj,
+    find,
 )
 from roundhouse_operator.errors import AgentError
 from roundhouse_operator.events import counted, events
@@ -190,11 +191,8 @@ class Reconciler:
         name = reference.get("name") if isinstance(reference, dict) else None
         if not isinstance(name, str) or not name:
             return ""
-        try:
-            await self._context.cluster.get(SECRET, namespace, name)
-        except NotFound:
-            return name
-        return ""
+        there = await find(self._context.cluster, SECRET, namespace, name)
+        return "" if there is not None else name
 
     def _live(self, key: str) -> Live:
         context = self._context
@@ -318,10 +316,7 @@ class Reconciler:
         for event in events(service, status, self._context.clock()):
             meta = event["metadata"]
             try:
-                try:
-                    before: Obj | None = await cluster.get(EVENT, meta["namespace"], meta["name"])
-                except NotFound:
-                    before = None
+                before = await find(cluster, EVENT, meta["namespace"], meta["name"])
                 await cluster.apply(EVENT, counted(event, before))
             except ClusterError as error:
                 log.info("event_not_written", extra={"reason": event["reason"], "error": str(error)})

@@ -6,15 +6,7 @@ that belong to somebody else are left alone.
 
 import logging
 
-from roundhouse_operator.cluster import (
-    NETWORK_POLICY,
-    Cluster,
-    ClusterError,
-    Conflict,
-    Kind,
-    NotFound,
-    Obj,
-)
+from roundhouse_operator.cluster import NETWORK_POLICY, Cluster, ClusterError, Conflict, Kind, Obj, find
 from roundhouse_operator.companions import companions, holds
 from roundhouse_operator.names import companion_name
 from roundhouse_operator.settings import Settings
@@ -29,7 +21,7 @@ class Upkeep:
         self._cluster = cluster
         self._settings = settings
         self._done: dict[str, str] = {}
-        self._dropped: set[str] = set()
+        self._dropped: dict[str, str] = {}
 
     def forget(self, key: str | None = None) -> None:
         """Somebody may have changed something, of one service or of all."""
@@ -37,6 +29,7 @@ class Upkeep:
             self._done.clear()
         else:
             self._done.pop(key, None)
+            self._dropped.pop(key, None)
 
     async def keep(self, key: str, service: Obj) -> str:
         """Raises `ClusterError` for anything but a conflict."""
@@ -44,9 +37,9 @@ class Upkeep:
         if self._done.get(key) == uid or "deletionTimestamp" in service["metadata"]:
             return ""
         trouble = [await self._keep_one(kind, obj, uid) for kind, obj in companions(service, self._settings)]
-        if not self._settings.network_policies and uid not in self._dropped:
+        if not self._settings.network_policies and self._dropped.get(key) != uid:
             await self._drop(NETWORK_POLICY, service)
-            self._dropped.add(uid)
+            self._dropped[key] = uid
         found = "; ".join(text for text in trouble if text)
         if not found:
             self._done[key] = uid
@@ -54,7 +47,7 @@ class Upkeep:
 
     async def _keep_one(self, kind: Kind, wanted: Obj, uid: str) -> str:
         meta = wanted["metadata"]
-        there = await self._find(kind, meta["namespace"], meta["name"])
+        there = await find(self._cluster, kind, meta["namespace"], meta["name"])
         if there is not None and not _owned_by(there, uid):
             return f"{kind.kind} {meta['name']} belongs to somebody else"
         if there is not None and holds(there["spec"], wanted["spec"]):
@@ -70,7 +63,7 @@ class Upkeep:
         """What an earlier setting made. Without the right to look there is nothing of ours."""
         meta = service["metadata"]
         try:
-            there = await self._find(kind, meta["namespace"], companion_name(meta["name"]))
+            there = await find(self._cluster, kind, meta["namespace"], companion_name(meta["name"]))
         except ClusterError as error:
             if error.status == 403:
                 return
@@ -78,12 +71,6 @@ class Upkeep:
         if there is not None and _owned_by(there, meta["uid"]):
             name, uid = there["metadata"]["name"], there["metadata"]["uid"]
             await self._cluster.delete(kind, meta["namespace"], name, uid=uid)
-
-    async def _find(self, kind: Kind, namespace: str, name: str) -> Obj | None:
-        try:
-            return await self._cluster.get(kind, namespace, name)
-        except NotFound:
-            return None
 
 
 def _owned_by(obj: Obj, uid: str) -> bool:
