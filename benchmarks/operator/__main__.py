@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 
+import uvloop
 from roundhouse_kv.redis_link import RedisConfig, RedisLink
 from roundhouse_operator.cluster import INFERENCE_SERVICE
 from roundhouse_operator.kubernetes_cluster import KubernetesCluster, connect
@@ -39,7 +40,7 @@ GOALS: Mapping[str, float] = {
 def main() -> int:
     try:
         with valkey() as redis_url, control_plane() as plane, operator(plane, redis_url) as process:
-            figures = asyncio.run(_measure(plane, process, redis_url))
+            figures = uvloop.run(_measure(plane, process, redis_url))
     except BenchmarkError as error:
         print(f"bench-operator: {error}", file=sys.stderr)
         return 1

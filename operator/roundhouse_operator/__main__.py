@@ -1,10 +1,10 @@
 """``roundhouse-operator`` runs on a cluster; ``roundhouse-operator render-crds DIR`` writes the definitions."""
 
-import asyncio
 import logging
 import os
 import sys
 
+import uvloop
 from roundhouse_operator.api.crds import write_crds
 from roundhouse_operator.cluster import ClusterError
 from roundhouse_operator.errors import OperatorError
@@ -27,7 +27,7 @@ def main() -> None:
         set_up_logs(options.log_level)
         from roundhouse_operator.operator_process import OperatorProcess
 
-        sys.exit(asyncio.run(OperatorProcess(options).run()))
+        sys.exit(uvloop.run(OperatorProcess(options).run()))
     except (OperatorError, ClusterError) as error:
         sys.exit(f"roundhouse-operator: {error}")
 

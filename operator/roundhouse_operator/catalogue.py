@@ -8,14 +8,17 @@ and everything is published again when somebody finds that something else is sto
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Final, Protocol
 
 from roundhouse_kv.catalogue_store import Catalogue
 from roundhouse_kv.errors import RedisUnavailable, StaleTerm, WireError
 from roundhouse_kv.records import ServiceEntry
 
 log = logging.getLogger(__name__)
+
+_REST: Final = 9.0  # each publication compares all services: with very many that change it takes a tenth of the time
 
 
 class Store(Protocol):
@@ -104,8 +107,10 @@ class CataloguePublisher:
             self._wake.clear()
             if self._unseen is None or self._unseen:
                 continue
+            begun = time.monotonic()
             try:
                 await self._publish()
+                await asyncio.sleep(_REST * (time.monotonic() - begun))
             except RedisUnavailable as error:
                 log.warning("catalogue_not_published", extra={"error": str(error)})
                 await self._again()

@@ -83,8 +83,8 @@ class Cluster(Protocol):
         """Raises `AlreadyExists` or `Invalid`."""
         ...
 
-    async def apply(self, kind: Kind, obj: Obj) -> Obj:
-        """Server-side apply as `FIELD_MANAGER`, without force. Raises `Conflict` or `Invalid`."""
+    async def apply(self, kind: Kind, obj: Obj, *, force: bool = False) -> Obj:
+        """Server-side apply as `FIELD_MANAGER`; ``force`` takes fields from others. Raises `Conflict` or `Invalid`."""
         ...
 
     async def delete(

@@ -33,18 +33,19 @@ _WARNINGS = frozenset(
 def events(service: Obj, after: dict[str, Any], now: float) -> list[Obj]:
     """What became of the conditions between the service's own status and ``after``. Each reason is told once."""
     before = {item["type"]: (item["status"], item["reason"]) for item in _conditions(service.get("status") or {})}
+    before.setdefault("Accepted", ("True", Reason.ACCEPTED))  # as one may expect
     told: dict[str, Obj] = {}
     for item in _conditions(after):
         told_of = item["type"] in _TOLD or item["reason"] in _TOLD_ALWAYS
         if told_of and before.get(item["type"]) != (item["status"], item["reason"]):
             told.setdefault(item["reason"], _event(service, item["type"], item["reason"], item["message"], now))
+    if Reason.SERVING in told:
+        told.pop(Reason.COMPLETE, None)  # it says the same
     return [*told.values(), *_decisions(service, after, now)]
 
 
-def counted(event: Obj, before: Obj | None) -> Obj:
+def counted(event: Obj, before: Obj) -> Obj:
     """``before``: the Event of this name that is there already."""
-    if before is None:
-        return event
     again = {"count": int(before.get("count") or 1) + 1}
     return {**event, **again, "firstTimestamp": before.get("firstTimestamp") or event["firstTimestamp"]}
 

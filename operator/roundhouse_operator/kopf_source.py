@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import kopf
+import uvloop
 
 from roundhouse_operator.cluster import ENGINE_REPLICA, INFERENCE_SERVICE, POD, Kind, Obj
 from roundhouse_operator.errors import SourceEnded
@@ -67,7 +68,7 @@ class KopfSource:
     def _run_kopf(self, loop: asyncio.AbstractEventLoop, ended: "asyncio.Future[None]", stop: threading.Event) -> None:
         error: BaseException | None = None
         try:
-            asyncio.run(
+            uvloop.run(
                 kopf.operator(
                     registry=self._registry(loop),
                     settings=_kopf_settings(self._settings),
@@ -110,6 +111,19 @@ class KopfSource:
             self._on_key(key)
 
 
+class _NoDiffs(kopf.DiffBaseStorage):
+    """Nothing compares an object with what it was; kopf would copy every object that it reports for that."""
+
+    def build(self, *, body: Any, extra_fields: Any = None) -> Any:
+        return {}
+
+    def fetch(self, *, body: Any) -> Any:
+        return None
+
+    def store(self, *, body: Any, patch: Any, essence: Any) -> None:
+        return
+
+
 def _log_in(**kwargs: Any) -> Any:
     return kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
 
@@ -130,7 +144,7 @@ def _kopf_settings(settings: Settings) -> Any:
     found.peering.standalone = True
     found.persistence.finalizer = f"{GROUP}/unused"
     found.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=GROUP)
-    found.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=GROUP)
+    found.persistence.diffbase_storage = _NoDiffs()
     found.scanning.disabled = True
     found.networking.request_timeout = settings.request_timeout_s
     found.networking.connect_timeout = 5

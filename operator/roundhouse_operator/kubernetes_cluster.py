@@ -11,6 +11,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import aiohttp
+import msgspec
 from kubernetes.aio import client, config
 
 from roundhouse_operator.cluster import (
@@ -44,6 +45,7 @@ async def connect(
     Raises `ClusterError` when there is neither.
     """
     settings = client.Configuration()
+    settings.client_session_kwargs = {"trust_env": False}  # ~/.netrc and proxies would be looked up for every request
     try:
         try:
             config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]
@@ -86,11 +88,12 @@ class KubernetesCluster(Cluster):
         except Conflict as error:
             raise AlreadyExists(str(error), error.status) from error
 
-    async def apply(self, kind: Kind, obj: Obj) -> Obj:
+    async def apply(self, kind: Kind, obj: Obj, *, force: bool = False) -> Obj:
         meta = obj["metadata"]
         body = {"apiVersion": kind.api_version, "kind": kind.kind, **obj}
         path = _path(kind, meta.get("namespace"), meta["name"])
-        return await self._ask("PATCH", path, {"fieldManager": FIELD_MANAGER}, body, _APPLY)
+        query = {"fieldManager": FIELD_MANAGER, **({"force": "true"} if force else {})}
+        return await self._ask("PATCH", path, query, body, _APPLY)
 
     async def delete(
         self, kind: Kind, namespace: str, name: str, *, uid: str | None = None, grace_seconds: int | None = None
@@ -136,13 +139,13 @@ class KubernetesCluster(Cluster):
         async with self._open("GET", _path(kind, namespace), query, timeout=silence) as response:
             async for line in response.content:
                 if line.strip():
-                    yield _event(kind, json.loads(line))
+                    yield _event(kind, msgspec.json.decode(line))
 
     async def _ask(
         self, method: str, path: str, query: Query | None = None, body: Any = None, content: str = _JSON
     ) -> Obj:
         async with self._open(method, path, query or {}, body, content) as response:
-            answer: Obj = await response.json()
+            answer: Obj = msgspec.json.decode(await response.read())
             return answer
 
     @asynccontextmanager

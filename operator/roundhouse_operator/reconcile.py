@@ -8,6 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -316,8 +317,11 @@ class Reconciler:
         for event in events(service, status, self._context.clock()):
             meta = event["metadata"]
             try:
-                before = await find(cluster, EVENT, meta["namespace"], meta["name"])
-                await cluster.apply(EVENT, counted(event, before))
+                with suppress(AlreadyExists):
+                    await cluster.create(EVENT, event)
+                    continue
+                before = await cluster.get(EVENT, meta["namespace"], meta["name"])
+                await cluster.apply(EVENT, counted(event, before), force=True)
             except ClusterError as error:
                 log.info("event_not_written", extra={"reason": event["reason"], "error": str(error)})
 

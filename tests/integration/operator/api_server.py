@@ -141,7 +141,8 @@ class ApiServer:
         if request.method == "PATCH":
             assert request.content_type == "application/apply-patch+yaml"
             body = await request.json()
-            return web.json_response(await self.cluster.apply(kind, body, manager=request.query["fieldManager"]))
+            manager, force = request.query["fieldManager"], request.query.get("force") == "true"
+            return web.json_response(await self.cluster.apply(kind, body, manager=manager, force=force))
         return web.json_response(await self.cluster.get(kind, namespace, name))
 
     async def _status(self, request: web.Request) -> web.Response:

@@ -49,7 +49,7 @@ async def test_few_writes_from_create_to_ready(world: World) -> None:
     await world.reconcile()
     await world.start_all()
     await world.reconcile()
-    ours = [write for write in world.cluster.writes if write not in ("status Pod", "apply Event")]
+    ours = [write for write in world.cluster.writes if write not in ("status Pod", "create Event")]
     assert len(ours) <= 7, ours
 
 
