@@ -1,14 +1,14 @@
 """EngineError
-├── SettingsError      a command-line value that cannot be used
-├── ModelError         the model folder cannot be served; the message names what is wrong and what would work
-│   ├── UnsupportedModel   a family, type or format that this engine does not implement
-│   └── BrokenModel        missing or inconsistent files
-├── EngineDied         the engine process ended, for the reason that it gave
-│   └── EngineGone     … without giving one
-└── RequestError       the client's fault or a refusal; carries the HTTP status and OpenAI's fields
-    ├── BadRequest     400 (and MalformedRequest, BadAdapter)
-    ├── ModelNotFound  404 (and AdapterNotFound)
-    └── Busy           503, with Retry-After
+├── SettingsError
+├── ModelError
+│   ├── UnsupportedModel
+│   └── BrokenModel
+├── EngineDied
+│   └── EngineGone
+└── RequestError
+    ├── BadRequest (MalformedRequest, BadAdapter)
+    ├── ModelNotFound (AdapterNotFound)
+    └── Busy
 """
 
 
@@ -21,7 +21,7 @@ class SettingsError(EngineError):
 
 
 class ModelError(EngineError):
-    """The model folder cannot be served."""
+    """The model folder cannot be served; the message names what is wrong and what would work."""
 
 
 class UnsupportedModel(ModelError):
@@ -59,9 +59,15 @@ class BadRequest(RequestError):
 
 
 class MalformedRequest(BadRequest):
-    """A body that is no JSON or has fields of the wrong type."""
+    """A body that is no JSON or has fields of the wrong type or out of range."""
 
     kind = "Bad Request"
+
+
+class BadAdapter(BadRequest):
+    """An adapter that cannot be loaded or not now, in vLLM's words."""
+
+    kind = "InvalidUserInput"
 
 
 class ModelNotFound(RequestError):
@@ -69,12 +75,6 @@ class ModelNotFound(RequestError):
 
     status = 404
     kind = "NotFoundError"
-
-
-class BadAdapter(BadRequest):
-    """An adapter that cannot be loaded or not now, in vLLM's words."""
-
-    kind = "InvalidUserInput"
 
 
 class AdapterNotFound(ModelNotFound):

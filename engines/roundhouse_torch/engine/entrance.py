@@ -69,9 +69,7 @@ class Entrance:
     def _sequence(self, add: Add, constraint: Constraint | None) -> Sequence:
         adapter = self.adapters.identity(add.adapter) if add.adapter and self.adapters is not None else ""
         root = chain.root(self._model_name, adapter, add.salt)
-        sequence = Sequence(
+        return Sequence(
             add.id, add.tokens, add.sampling, max_length=add.max_length, root=root, salt=add.salt, adapter=add.adapter,
-            pooled=add.pooled, priority=add.priority,
+            pooled=add.pooled, priority=add.priority, constraint=constraint,
         )  # fmt: skip
-        sequence.constraint = constraint
-        return sequence

@@ -28,9 +28,8 @@ def obey(core: EngineCore, command: Command) -> Done | None:
     match command:
         case Add():
             core.add(command)
-        case Abort(ids):
-            for id in ids:
-                core.abort(id)
+        case Abort(id):
+            core.abort(id)
         case _:
             return Done(command.ticket, _order(core, command))
     return None

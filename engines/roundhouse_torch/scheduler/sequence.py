@@ -1,5 +1,6 @@
 """One answer in the making."""
 
+from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -32,6 +33,7 @@ class Constraint(Protocol):
         ...
 
 
+@dataclass(slots=True, eq=False)
 class Sequence:
     """Tokens of prompt and answer, and where their KV is.
 
@@ -41,58 +43,28 @@ class Sequence:
     ``guesses`` belong to sampler and speculation: what they remember of this answer.
     """
 
-    __slots__ = (
-        "adapter",
-        "blocks",
-        "cached",
-        "computed",
-        "constraint",
-        "guesses",
-        "history",
-        "id",
-        "max_length",
-        "named",
-        "names",
-        "pooled",
-        "priority",
-        "prompt_length",
-        "root",
-        "salt",
-        "sampling",
-        "tokens",
-    )
+    id: int
+    tokens: list[int]
+    sampling: Sampling
+    _: KW_ONLY
+    max_length: int
+    root: bytes
+    salt: str = ""
+    adapter: str = ""
+    pooled: bool = False
+    priority: int = 0
+    constraint: Constraint | None = None
+    history: Any = None
+    guesses: Any = None
+    computed: int = 0
+    blocks: list[int] = field(default_factory=list)
+    names: list[bytes] = field(default_factory=list)
+    named: int = 0
+    cached: int | None = None
+    prompt_length: int = field(init=False)
 
-    def __init__(
-        self,
-        id: int,
-        tokens: list[int],
-        sampling: Sampling,
-        *,
-        max_length: int,
-        root: bytes,
-        salt: str = "",
-        adapter: str = "",
-        pooled: bool = False,
-        priority: int = 0,
-    ) -> None:
-        self.id = id
-        self.tokens = tokens
-        self.prompt_length = len(tokens)
-        self.sampling = sampling
-        self.max_length = max_length
-        self.root = root
-        self.salt = salt
-        self.adapter = adapter
-        self.pooled = pooled
-        self.priority = priority
-        self.constraint: Constraint | None = None
-        self.history: Any = None
-        self.guesses: Any = None
-        self.computed = 0
-        self.blocks: list[int] = []
-        self.names: list[bytes] = []
-        self.named = 0
-        self.cached: int | None = None
+    def __post_init__(self) -> None:
+        self.prompt_length = len(self.tokens)
 
     @property
     def pending(self) -> int:

@@ -4,9 +4,8 @@ from aiohttp import web
 
 from roundhouse_torch import __version__
 from roundhouse_torch.server.engine_client import EngineClient
-from roundhouse_torch.server.failures import report_errors
-from roundhouse_torch.server.identity import identify, send_identity
 from roundhouse_torch.server.metrics import Metrics
+from roundhouse_torch.server.middleware import identify, report_errors, send_identity
 from roundhouse_torch.server.service import Service
 
 MAX_BODY = 64 << 20

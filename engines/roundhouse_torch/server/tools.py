@@ -12,7 +12,10 @@ import re
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
 
 from roundhouse_torch.errors import BadRequest
 from roundhouse_torch.server.structure import Structure
@@ -29,6 +32,18 @@ def notation_of(template: str) -> str:
     if "<tool_call>" in template:
         return "hermes"
     return "llama3_json" if "tools" in template and '"parameters"' in template else ""
+
+
+class Function(msgspec.Struct, frozen=True):
+    name: Annotated[str, Meta(min_length=1)]
+    parameters: dict[str, Any] | None = None
+
+
+class Tool(msgspec.Struct, frozen=True):
+    """Of ``tools``; and ``tool_choice`` when it names one."""
+
+    function: Function
+    type: Literal["function"] = "function"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,26 +82,11 @@ class ToolUse:
         }
 
 
-def tool_use(tools: Sequence[Any] | None, choice: Any, parallel: bool, notation: str) -> ToolUse | None:
+def tool_use(tools: Sequence[Tool], choice: str | Tool, parallel: bool, notation: str) -> ToolUse | None:
     """None: answer in text. Raises `BadRequest`."""
-    if not tools:
-        if choice not in (None, "none", "auto"):
-            raise BadRequest("tool_choice needs tools", "tool_choice")
-        return None
-    schemas = {}
-    for index, tool in enumerate(tools):
-        function = (
-            tool.get("function") if isinstance(tool, Mapping) and tool.get("type", "function") == "function" else 0
-        )
-        parameters = function.get("parameters") or {"type": "object"} if isinstance(function, Mapping) else None
-        if (
-            not isinstance(function, Mapping)
-            or not isinstance(function.get("name"), str)
-            or not isinstance(parameters, Mapping)
-        ):
-            raise BadRequest(f"tools[{index}] must be a function with a name and a schema of its parameters", "tools")
-        schemas[function["name"]] = parameters
-    if choice == "none":
+    if not tools and choice not in ("none", "auto"):
+        raise BadRequest("tool_choice needs tools", "tool_choice")
+    if not tools or choice == "none":
         return None
     if not notation:
         raise BadRequest(
@@ -94,23 +94,12 @@ def tool_use(tools: Sequence[Any] | None, choice: Any, parallel: bool, notation:
             f'{" or ".join(NOTATIONS)}, or set tool_choice to "none"',
             "tool_choice",
         )
-    forced = _forced(choice, schemas)
-    return ToolUse(notation, forced, isinstance(choice, Mapping), parallel, schemas)
-
-
-def _forced(choice: Any, schemas: Mapping[str, Any]) -> tuple[str, ...]:
-    if choice in (None, "auto"):
-        return ()
-    if choice == "required":
-        return tuple(schemas)
-    function = choice.get("function") if isinstance(choice, Mapping) else None
-    name = function.get("name") if isinstance(function, Mapping) else None
-    if name not in schemas:
-        raise BadRequest(
-            f"tool_choice must be auto, none, required, or name one of the functions {', '.join(schemas)}",
-            "tool_choice",
-        )
-    return (str(name),)
+    schemas = {tool.function.name: tool.function.parameters or {"type": "object"} for tool in tools}
+    named = choice.function.name if isinstance(choice, Tool) else ""
+    if named and named not in schemas:
+        raise BadRequest(f"tool_choice must name one of the functions {', '.join(schemas)}", "tool_choice")
+    forced = (named,) if named else tuple(schemas) if choice == "required" else ()
+    return ToolUse(notation, forced, bool(named), parallel, schemas)
 
 
 class CallParser:

@@ -13,7 +13,7 @@ from roundhouse_torch.engine.grammar import Grammars
 from roundhouse_torch.engine.sampler import Row, sample
 from roundhouse_torch.messages.command import Add, Sampling
 from roundhouse_torch.scheduler.sequence import Constraint, Sequence
-from roundhouse_torch.server.requests import CompletionRequest
+from roundhouse_torch.server.requests import CompletionRequest, parse
 from roundhouse_torch.server.structure import Structure, structure_of
 
 from tests.support.tiny_models import make_tokenizer
@@ -43,7 +43,7 @@ def grammars(tmp_path_factory: pytest.TempPathFactory) -> Grammars:
 
 
 def structure(**fields: Any) -> Structure:
-    found = structure_of(CompletionRequest(prompt="x", **fields))
+    found = structure_of(parse({"prompt": "x", **fields}, CompletionRequest))
     assert found is not None
     return found
 
