@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from roundhouse_torch.engine.adapters import AdapterError, Adapters
+from roundhouse_torch.engine.adapters import Adapters
 from roundhouse_torch.engine.core import EngineCore
 from roundhouse_torch.engine.entrance import Entrance
 from roundhouse_torch.engine.grammar import Grammars
@@ -17,10 +17,11 @@ from roundhouse_torch.kvcache.blocks import BlockPool
 from roundhouse_torch.kvcache.host import HostTier
 from roundhouse_torch.kvcache.moves import BlockMover
 from roundhouse_torch.kvcache.storage import KVStorage
-from roundhouse_torch.layers.lora import LoraSites
-from roundhouse_torch.layers.shard import Shard
 from roundhouse_torch.messages.report import Loaded
+from roundhouse_torch.models.adapter import AdapterError
 from roundhouse_torch.models.checkpoint import Checkpoint
+from roundhouse_torch.models.layers.lora import LoraSites
+from roundhouse_torch.models.layers.shard import Shard
 from roundhouse_torch.scheduler.scheduler import Limits, Scheduler
 from roundhouse_torch.scheduler.speculation import NgramDrafter, Speculation
 from roundhouse_torch.settings import EngineSettings

@@ -6,11 +6,12 @@ keep another's out for ever.
 
 from concurrent.futures import Future
 
-from roundhouse_torch.engine.adapters import AdapterError, Adapters
+from roundhouse_torch.engine.adapters import Adapters
 from roundhouse_torch.engine.grammar import Grammars
 from roundhouse_torch.kvcache import chain
 from roundhouse_torch.messages.command import Add
 from roundhouse_torch.messages.report import Output
+from roundhouse_torch.models.adapter import AdapterError
 from roundhouse_torch.scheduler.sequence import Constraint, Finish, Sequence
 
 

@@ -6,17 +6,17 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from roundhouse_torch.attention.backend import AttentionBackend
 from roundhouse_torch.engine.parallel import least
 from roundhouse_torch.errors import SettingsError
+from roundhouse_torch.kernels.plain import TorchOperations
 from roundhouse_torch.kvcache.sizing import block_count, cache_bytes
 from roundhouse_torch.kvcache.storage import FP8, KVStorage, block_bytes
-from roundhouse_torch.layers.lora import LoraSites
-from roundhouse_torch.layers.operations import Operations, TorchOperations
-from roundhouse_torch.layers.shard import ALONE, Shard
 from roundhouse_torch.models.checkpoint import Checkpoint
 from roundhouse_torch.models.config import ModelConfig
 from roundhouse_torch.models.decoder import Decoder
+from roundhouse_torch.models.layers.lora import LoraSites
+from roundhouse_torch.models.layers.operations import AttentionBackend, Operations
+from roundhouse_torch.models.layers.shard import ALONE, Shard
 from roundhouse_torch.models.registry import load_factory
 from roundhouse_torch.models.weights import Weights
 from roundhouse_torch.settings import EngineSettings

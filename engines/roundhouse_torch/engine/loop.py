@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import NoReturn
 
-from roundhouse_torch.engine.adapters import AdapterError
 from roundhouse_torch.engine.core import EngineCore
 from roundhouse_torch.messages.command import Abort, Add, Command, LoadAdapter, Order, ResetCache, UnloadAdapter
 from roundhouse_torch.messages.link import EngineEnd
 from roundhouse_torch.messages.report import Done
+from roundhouse_torch.models.adapter import AdapterError
 
 
 def run_loop(core: EngineCore, link: EngineEnd) -> NoReturn:

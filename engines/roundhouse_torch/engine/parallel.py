@@ -14,10 +14,10 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from roundhouse_torch.attention.backend import AttentionBackend, AttentionPass, Span
 from roundhouse_torch.errors import SettingsError
-from roundhouse_torch.layers.shard import Shard
 from roundhouse_torch.models.decoder import Decoder
+from roundhouse_torch.models.layers.operations import AttentionBackend, AttentionPass, Span
+from roundhouse_torch.models.layers.shard import Shard
 
 MEET_TIMEOUT = timedelta(minutes=2)
 

@@ -5,12 +5,12 @@ from collections.abc import Sequence as Many
 import torch
 from torch.nn.functional import normalize
 
-from roundhouse_torch.attention.backend import AttentionBackend, Span
 from roundhouse_torch.engine.adapters import Adapters
 from roundhouse_torch.engine.sampler import Row, sample
 from roundhouse_torch.kvcache.host import Move
 from roundhouse_torch.kvcache.moves import BlockMover
 from roundhouse_torch.models.decoder import Decoder
+from roundhouse_torch.models.layers.operations import AttentionBackend, Span
 from roundhouse_torch.scheduler.step import Samples, Work
 
 

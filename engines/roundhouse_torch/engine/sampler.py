@@ -1,10 +1,11 @@
 """From logits to tokens.
 
-A random token is found by inverting the cumulative distribution at one uniform number, which depends on nothing but
-the request's seed and the token's absolute position. Order as in vLLM: what shapes logits (`shaping`), temperature,
-min-p, top-k, then top-p of what top-k left.
+A random token depends on nothing but logits, the request's seed and the token's absolute position: on CPU it is found
+by inverting the cumulative distribution at one uniform number, on CUDA by a kernel that adds Gumbel noise. Order as in
+vLLM: what shapes logits (`shaping`), temperature, min-p, top-k, then top-p of what top-k left.
 """
 
+import math
 from collections.abc import Sequence as Many
 from typing import NamedTuple
 
@@ -20,9 +21,9 @@ CANDIDATES = 1024
 """Tokens sorted at first for top-p; the whole vocabulary is sorted only when these do not reach p."""
 
 
-def uniform(seed: int, position: int) -> float:
-    """In [0, 1), by two rounds of SplitMix64 (Steele, Lea, Flood 2014)."""
-    return _mix(_mix(seed & _MASK) ^ position & _MASK) / 2**64
+def key(seed: int, position: int) -> int:
+    """64 random bits, by two rounds of SplitMix64 (Steele, Lea, Flood 2014)."""
+    return _mix(_mix(seed & _MASK) ^ position & _MASK)
 
 
 def _mix(x: int) -> int:
@@ -82,57 +83,62 @@ def tell(logits: torch.Tensor, telling: Many[int], rows: Many[Row], drawn: Many[
 
 def draw(logits: torch.Tensor, rows: Many[Row]) -> list[int]:
     """One token for each row."""
+    picks = [row.sequence.sampling for row in rows]
+    unlikely = [index for index, pick in enumerate(picks) if pick.min_p and pick.temperature > 0]
+    if unlikely:
+        below = _column([picks[index].temperature * math.log(picks[index].min_p) for index in unlikely], logits)
+        part = logits[unlikely]
+        logits[unlikely] = part.masked_fill_(part < part.amax(-1, keepdim=True) + below, -torch.inf)
+    random = [index for index, pick in enumerate(picks) if pick.temperature > 0]
+    if random and logits.is_cuda:
+        return draw_by_kernel(logits, rows)
     tokens: list[int] = logits.argmax(-1).tolist()
-    random = [index for index, row in enumerate(rows) if row.sequence.sampling.temperature > 0]
-    for part, restricted in _split(random, rows):
-        picks = [rows[index].sequence.sampling for index in part]
-        scaled = logits[part] / _column([pick.temperature for pick in picks], logits)
-        if any(pick.min_p for pick in picks):
-            least = scaled.amax(-1, keepdim=True) + _column([pick.min_p for pick in picks], logits).log()
-            scaled.masked_fill_(scaled < least, -torch.inf)
-        at = _column([uniform(rows[i].sequence.sampling.seed, rows[i].position) for i in part], logits, torch.float64)
-        chosen = _restricted(scaled, picks, at) if restricted else _invert(scaled.softmax(-1), at)
-        for index, token in zip(part, chosen.tolist(), strict=True):
+    likeliest = [index for index in random if picks[index].top_p < 1 or picks[index].top_k > 0]
+    for indices in filter(None, (likeliest, sorted(set(random) - set(likeliest)))):
+        scaled = logits[indices] / _column([picks[index].temperature for index in indices], logits)
+        numbers = [key(picks[index].seed, rows[index].position) / 2**64 for index in indices]
+        at = _column(numbers, logits, torch.float64)
+        if indices is likeliest:
+            chosen = _restricted(scaled, [picks[index] for index in indices], at)
+        else:
+            chosen = _invert(scaled.softmax(-1), at)
+        for index, token in zip(indices, chosen.tolist(), strict=True):
             tokens[index] = token
     return tokens
 
 
-def _split(random: list[int], rows: Many[Row]) -> list[tuple[list[int], bool]]:
-    """Rows that may take any token, and rows that need the likeliest ones in order."""
-    plain: list[int] = []
-    restricted: list[int] = []
-    for index in random:
-        sampling = rows[index].sequence.sampling
-        (plain if sampling.top_p >= 1 and sampling.top_k <= 0 else restricted).append(index)
-    return [(part, flag) for part, flag in ((plain, False), (restricted, True)) if part]
+def draw_by_kernel(logits: torch.Tensor, rows: Many[Row]) -> list[int]:
+    """All rows at once, without sorting; see `kernels.sampling`. Other tokens for a seed than on CPU."""
+    from roundhouse_torch.kernels.sampling import sample as launch
+
+    picks = [row.sequence.sampling for row in rows]
+    columns = (
+        torch.tensor([pick.temperature for pick in picks], device=logits.device),
+        torch.tensor([pick.top_k for pick in picks], device=logits.device, dtype=torch.int32),
+        torch.tensor([pick.top_p for pick in picks], device=logits.device),
+        torch.tensor([key(row.sequence.sampling.seed, row.position) - 2**63 for row in rows], device=logits.device),
+    )
+    tokens: list[int] = launch(logits.contiguous(), *columns).tolist()
+    return tokens
 
 
-def _restricted(scaled: torch.Tensor, samplings: Many[Sampling], at: torch.Tensor) -> torch.Tensor:
+def _restricted(
+    scaled: torch.Tensor, samplings: Many[Sampling], at: torch.Tensor, candidates: int = CANDIDATES
+) -> torch.Tensor:
     """Of tokens in order of likelihood, those within top-k whose predecessors hold less than top-p."""
     vocabulary = scaled.shape[-1]
-    top_k = [sampling.top_k if 0 < sampling.top_k < vocabulary else vocabulary for sampling in samplings]
-    width = max((k for k in top_k if k < vocabulary), default=0)
-    if any(k == vocabulary for k in top_k):
-        width = min(vocabulary, max(width, CANDIDATES))
+    top_k = [pick.top_k if 0 < pick.top_k < vocabulary else vocabulary for pick in samplings]
+    width = min(vocabulary, max(candidates if k == vocabulary else k for k in top_k))
+    limits, top_p = _column(top_k, scaled), _column([pick.top_p for pick in samplings], scaled)
     values, indices = scaled.topk(width, -1)
-    limits = _column(top_k, scaled)
-    top_p = _column([sampling.top_p for sampling in samplings], scaled)
     ranks = torch.arange(width, device=scaled.device)
     values = values.masked_fill(ranks >= limits, -torch.inf)
     total = torch.where(limits < vocabulary, values.logsumexp(-1, keepdim=True), scaled.logsumexp(-1, keepdim=True))
     probabilities = (values - total).exp()
     before = probabilities.cumsum(-1) - probabilities
-    if width < vocabulary and bool(((before[:, -1:] + probabilities[:, -1:] < top_p) & (limits == vocabulary)).any()):
-        return _sorted_all(scaled, limits, top_p, at)
-    kept = probabilities.masked_fill((before >= top_p) & (ranks > 0), 0.0)
-    return indices.gather(-1, _invert(kept, at)[:, None])[:, 0]
-
-
-def _sorted_all(scaled: torch.Tensor, limits: torch.Tensor, top_p: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
-    values, indices = scaled.sort(-1, descending=True)
-    ranks = torch.arange(values.shape[-1], device=scaled.device)
-    probabilities = values.masked_fill(ranks >= limits, -torch.inf).softmax(-1)
-    before = probabilities.cumsum(-1) - probabilities
+    short = (before[:, -1:] + probabilities[:, -1:] < top_p) & (limits == vocabulary)
+    if width < vocabulary and bool(short.any()):
+        return _restricted(scaled, samplings, at, vocabulary)
     kept = probabilities.masked_fill((before >= top_p) & (ranks > 0), 0.0)
     return indices.gather(-1, _invert(kept, at)[:, None])[:, 0]
 

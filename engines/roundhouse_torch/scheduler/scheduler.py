@@ -223,7 +223,7 @@ class Scheduler:
         return self.pool.match(sequence.names[first:last])
 
     def _take_hits(self, sequence: Sequence, hits: list[int]) -> None:
-        self.pool.share_all(hits)
+        self.pool.share(hits)
         sequence.blocks += hits
         self._restore(sequence)
         sequence.named = len(sequence.blocks)
@@ -235,7 +235,7 @@ class Scheduler:
             return
         first, last = len(sequence.blocks), (len(sequence.tokens) - 1) // self._block_size
         for name in sequence.names[first:last]:
-            if not self.pool.available or self.pool.find(name) is not None:
+            if not self.pool.available or name in self.pool:
                 break
             block = self.pool.restore(name)
             if block is None:

@@ -12,7 +12,7 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
 from aiohttp import web
@@ -51,12 +51,15 @@ async def run_server(settings: EngineSettings, listener: socket.socket, link: so
     signals = StopSignals()
     config = ModelConfig.read(settings.model)
     metrics = Metrics(settings.names[0], config.max_position)
-    async with (
-        _publisher(settings) as publisher,
-        _client(settings, link, metrics, publisher) as client,
-        _task(client.run()) as engine,
-        _task(signals.first.wait()) as stop,
-    ):
+    async with AsyncExitStack() as stack:
+        publisher = await _publisher(settings, stack)
+        client = EngineClient(
+            await ServerEnd.open(link), metrics, publisher,
+            max_waiting=settings.max_num_queued_reqs, health_timeout_s=settings.health_timeout,
+        )  # fmt: skip
+        stack.callback(client.close)
+        engine = await stack.enter_async_context(_task(client.run()))
+        stop = await stack.enter_async_context(_task(signals.first.wait()))
         prompts = Prompts(settings.model, config.vocab_size)
         await asyncio.wait((client.loaded, stop), return_when=asyncio.FIRST_COMPLETED)
         if not client.loaded.done():
@@ -96,34 +99,13 @@ async def _task(work: Coroutine[Any, Any, Any]) -> "AsyncIterator[asyncio.Task[A
             await task
 
 
-@asynccontextmanager
-async def _publisher(settings: EngineSettings) -> AsyncIterator[EventPublisher | None]:
+async def _publisher(settings: EngineSettings, stack: AsyncExitStack) -> EventPublisher | None:
     if not settings.kv_events:
-        yield None
-        return
+        return None
     publisher = EventPublisher(settings.kv_events, settings.kv_replay)
-    try:
-        async with _task(publisher.serve_requests()):
-            yield publisher
-    finally:
-        publisher.close()
-
-
-@asynccontextmanager
-async def _client(
-    settings: EngineSettings, link: socket.socket, metrics: Metrics, publisher: EventPublisher | None
-) -> AsyncIterator[EngineClient]:
-    client = EngineClient(
-        await ServerEnd.open(link),
-        metrics,
-        publisher,
-        max_waiting=settings.max_num_queued_reqs,
-        health_timeout_s=settings.health_timeout,
-    )
-    try:
-        yield client
-    finally:
-        client.close()
+    stack.callback(publisher.close)
+    await stack.enter_async_context(_task(publisher.serve_requests()))
+    return publisher
 
 
 @asynccontextmanager

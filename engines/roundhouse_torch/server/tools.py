@@ -8,8 +8,6 @@ reads both.
 """
 
 import json
-import re
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -22,9 +20,6 @@ from roundhouse_torch.server.structure import Structure
 
 NOTATIONS = ("hermes", "llama3_json")
 _ARGUMENTS = {"hermes": "arguments", "llama3_json": "parameters"}
-_HEAD = re.compile(
-    r'\s*\{\s*(?:"type"\s*:\s*"function"\s*,\s*)?"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)'
-)
 
 
 def notation_of(template: str) -> str:
@@ -100,79 +95,3 @@ def tool_use(tools: Sequence[Tool], choice: str | Tool, parallel: bool, notation
         raise BadRequest(f"tool_choice must name one of the functions {', '.join(schemas)}", "tool_choice")
     forced = (named,) if named else tuple(schemas) if choice == "required" else ()
     return ToolUse(notation, forced, bool(named), parallel, schemas)
-
-
-class CallParser:
-    """One call, as it is written: the name as soon as it is known, then the arguments piece by piece."""
-
-    def __init__(self, index: int) -> None:
-        self.body = ""
-        self._index = index
-        self._at = self._depth = 0
-        self._quoted = self._escaped = False
-        self._sent: int | None = None
-        self._end: int | None = None
-
-    @property
-    def named(self) -> bool:
-        return self._sent is not None
-
-    def push(self, text: str) -> tuple[list[dict[str, Any]], str | None]:
-        """Deltas of ``tool_calls``, and what follows the call once it is complete. No deltas at its end, and not
-        `named`: it is no call.
-        """
-        self.body += text
-        deltas = []
-        if self._sent is None and (head := _HEAD.match(self.body)):
-            deltas.append(self._opening(json.loads(head[1]), ""))
-            self._sent = head.end()
-        complete = self._scan()
-        if self._sent is not None:
-            until = self._at if self._end is None else self._end
-            if until > self._sent:
-                deltas.append({"index": self._index, "function": {"arguments": self.body[self._sent : until]}})
-                self._sent = until
-        elif complete:
-            deltas += self._whole()
-        return deltas, self.body[self._at :] if complete else None
-
-    def _scan(self) -> bool:
-        """To the end of the outer object."""
-        while self._at < len(self.body):
-            char = self.body[self._at]
-            self._at += 1
-            if self._quoted:
-                self._quoted = self._escaped or char != '"'
-                self._escaped = char == "\\" and not self._escaped
-            elif char == '"':
-                self._quoted = True
-            elif char in "{[":
-                self._depth += 1
-            elif char in "}]":
-                self._depth -= 1
-                if self._depth == 1 and self._end is None and self._sent is not None and self._at > self._sent:
-                    self._end = self._at
-                if self._depth <= 0:
-                    return True
-        return False
-
-    def _whole(self) -> list[dict[str, Any]]:
-        """A call in another order of fields."""
-        try:
-            call = json.loads(self.body[: self._at])
-            name, arguments = call["name"], call.get("arguments", call.get("parameters", {}))
-        except (ValueError, KeyError, TypeError, AttributeError):
-            return []
-        self._sent = self._at
-        self._end = self._at
-        written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-        return [self._opening(str(name), written)]
-
-    def _opening(self, name: str, arguments: str) -> dict[str, Any]:
-        function = {"name": name, "arguments": arguments}
-        return {
-            "index": self._index,
-            "id": f"chatcmpl-tool-{uuid.uuid4().hex[:16]}",
-            "type": "function",
-            "function": function,
-        }

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 from roundhouse_torch.engine.runner import ModelRunner, in_batch_order
+from roundhouse_torch.kernels.plain import TorchOperations
 from roundhouse_torch.kvcache import chain
 from roundhouse_torch.kvcache.blocks import BlockPool
 from roundhouse_torch.kvcache.host import HostTier
 from roundhouse_torch.kvcache.moves import BlockMover
 from roundhouse_torch.kvcache.storage import FP8, KVStorage
-from roundhouse_torch.layers.operations import TorchOperations
 from roundhouse_torch.messages.command import Sampling
 from roundhouse_torch.models.checkpoint import Checkpoint
 from roundhouse_torch.models.config import ModelConfig

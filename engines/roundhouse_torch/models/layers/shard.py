@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from roundhouse_torch.layers.linear import Projection
+from roundhouse_torch.models.layers.linear import Projection
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
-"""Attention in plain PyTorch: gather a sequence's blocks into one piece, then ``scaled_dot_product_attention``.
+"""PyTorch alone, on any device: the CPU path, and the reference of the other kernels.
 
-Runs on any device; it is the CPU path and the reference for kernels. Single-token spans (decode) are computed in
-groups of similar length, padded to the longest and masked; the query heads that share a key head go in as rows of
-that head. Longer spans (prefill chunks) are computed one by one; one that starts at 0 needs no gather.
-Index tensors of all layers are made at once per batch.
+Attention gathers a sequence's blocks into one piece, then takes ``scaled_dot_product_attention``. Single-token spans
+(decode) are computed in groups of similar length, padded to the longest and masked; the query heads that share a key
+head go in as rows of that head. Longer spans (prefill chunks) are computed one by one; one that starts at 0 needs no
+gather. Index tensors of all layers are made at once per batch.
 """
 
 import math
@@ -12,16 +12,42 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import scaled_dot_product_attention, silu
 
-from roundhouse_torch.attention.backend import Span
 from roundhouse_torch.kvcache.storage import KVStorage
-from roundhouse_torch.layers.rope import Rotation, rotate
+from roundhouse_torch.models.config import ModelConfig
+from roundhouse_torch.models.layers.operations import Span
+from roundhouse_torch.models.layers.rope import Rotation, rotate
 
 GROUP_TOKENS = 16_384
 """Most tokens gathered at once for a decode group: bounds the scratch memory."""
 GROUP_PADDING = 0.75
 """A sequence joins a decode group when it is at least this long, as a share of the group's longest."""
+
+
+class TorchOperations:
+    """See `Operations`."""
+
+    keeps_8_bits = False
+
+    def norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        wide = x.float()
+        mean = torch.linalg.vecdot(wide, wide)[..., None] / x.shape[-1]
+        normed: torch.Tensor = (wide * mean.add_(eps).rsqrt_()).to(x.dtype).mul_(weight)
+        return normed
+
+    def add_norm(self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        return self.norm(residual.add_(x), weight, eps)
+
+    def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        gate, up = gate_up.chunk(2, -1)
+        return silu(gate).mul_(up)
+
+    def linear8(self, x: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+        return (x @ weight.to(x.dtype).t()).mul_(scales)
+
+    def attention(self, storage: KVStorage, config: ModelConfig) -> "PagedAttention":
+        return PagedAttention(storage, sorted(set(config.windows)))
 
 
 @dataclass(frozen=True, slots=True)
