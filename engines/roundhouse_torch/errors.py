@@ -1,15 +1,4 @@
-"""EngineError
-├── SettingsError
-├── ModelError
-│   ├── UnsupportedModel
-│   └── BrokenModel
-├── EngineDied
-│   └── EngineGone
-└── RequestError
-    ├── BadRequest (MalformedRequest, BadAdapter)
-    ├── ModelNotFound (AdapterNotFound)
-    └── Busy
-"""
+"""Everything this package raises, by who is at fault: settings, model, engine, or a request (with its HTTP status)."""
 
 
 class EngineError(Exception):

@@ -1,13 +1,16 @@
-"""The engine without its process: commands in, one report per step out."""
+"""The engine without its process: commands in, one report per step out; and the loop that runs it."""
 
 import time
 from collections.abc import Callable
-from typing import Protocol
+from pathlib import Path
+from typing import NoReturn, Protocol
 
 from roundhouse_torch.engine.entrance import Entrance
 from roundhouse_torch.kvcache.host import Move
-from roundhouse_torch.messages.command import Add
-from roundhouse_torch.messages.report import Load, Output, StepReport
+from roundhouse_torch.messages.command import Abort, Add, Command, LoadAdapter, Order, ResetCache, UnloadAdapter
+from roundhouse_torch.messages.link import EngineEnd
+from roundhouse_torch.messages.report import Done, Load, Output, StepReport
+from roundhouse_torch.models.adapter import AdapterError
 from roundhouse_torch.scheduler.scheduler import Ended, Scheduler
 from roundhouse_torch.scheduler.step import Samples, StepPlan, Work
 
@@ -48,6 +51,16 @@ class EngineCore:
             return 0.0
         return DEFERRED_S if len(self.entrance) else IDLE_S
 
+    def obey(self, command: Command) -> Done | None:
+        match command:
+            case Add():
+                self.add(command)
+            case Abort(id):
+                self.abort(id)
+            case _:
+                return Done(command.ticket, self._order(command))
+        return None
+
     def add(self, add: Add) -> None:
         self.entrance.add(add)
 
@@ -82,6 +95,23 @@ class EngineCore:
             events=self.scheduler.pool.drain_events(),
         )
 
+    def _order(self, order: Order) -> str:
+        """Empty, or why it cannot be done."""
+        adapters = self.entrance.adapters
+        match order:
+            case ResetCache():
+                return "" if self.reset_cache() else "blocks are in use"
+            case LoadAdapter(_, name, folder) if adapters is not None:
+                try:
+                    adapters.load(name, Path(folder))
+                except AdapterError as error:
+                    return str(error)
+            case UnloadAdapter(_, name) if adapters is not None:
+                adapters.unload(name)
+            case _:
+                return "this engine was started without --enable-lora"
+        return ""
+
     def _load(self, plan: StepPlan, samples: Samples) -> Load:
         counts = self.scheduler.pool.counts
         drafted = [len(work.draft) for work in plan.sampling]
@@ -98,6 +128,19 @@ class EngineCore:
             deferred=len(self.entrance),
             accepted=sum(len(new) - 1 for new, draft in zip(samples.tokens, drafted, strict=True) if draft),
         )
+
+
+def run_loop(core: EngineCore, link: EngineEnd) -> NoReturn:
+    """Until the server closes the link, which raises `EOFError`.
+
+    Commands take effect between steps, so an abort frees its blocks within one step. An order is answered behind the
+    report that carries its events.
+    """
+    while True:
+        replies = [core.obey(command) for command in link.receive(core.patience_s)]
+        link.send(core.step())
+        for reply in filter(None, replies):
+            link.send(reply)
 
 
 def _outputs(plan: StepPlan, samples: Samples, ended: list[Ended]) -> list[Output]:

@@ -16,7 +16,9 @@ from roundhouse_torch.scheduler.sequence import Constraint, Finish, Sequence
 
 
 class Entrance:
-    """``model_name`` enters the names of blocks; ``grammars`` or ``adapters`` None: requests for them are refused."""
+    """``model_name`` enters the names of blocks; without ``grammars`` nobody may ask for any; without ``adapters``
+    requests for them are refused.
+    """
 
     def __init__(self, model_name: str, grammars: Grammars | None = None, adapters: Adapters | None = None) -> None:
         self.adapters = adapters
@@ -28,6 +30,7 @@ class Entrance:
         return len(self._waiting)
 
     def add(self, add: Add) -> None:
+        assert self._grammars is not None or not add.grammar
         compiled = self._grammars.compile(add.grammar) if add.grammar and self._grammars is not None else None
         self._waiting[add.id] = (add, compiled)
 
@@ -46,7 +49,7 @@ class Entrance:
             if compiled is not None and not compiled.done():
                 continue
             try:
-                constraint = compiled.result() if compiled is not None else self._unconstrained(add)
+                constraint = compiled.result() if compiled is not None else None
                 if add.adapter and (full or not self._acquire(add.adapter)):
                     full = True
                     continue
@@ -55,11 +58,6 @@ class Entrance:
                 refused.append(Output(id, [], 0, Finish.ABORT, error=str(error)))
             del self._waiting[id]
         return admitted, refused
-
-    @staticmethod
-    def _unconstrained(add: Add) -> None:
-        if add.grammar:
-            raise ValueError("this engine was built without grammars")
 
     def _acquire(self, name: str) -> bool:
         if self.adapters is None:

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roundhouse_torch.engine.loop import run_loop
 from roundhouse_torch.errors import EngineError
 from roundhouse_torch.messages.link import EngineEnd
 from roundhouse_torch.messages.report import Failed
@@ -108,6 +107,7 @@ def _main(settings: EngineSettings, link: socket.socket, parents_end: socket.soc
     with suppress(EOFError):  # the server ended first
         try:
             from roundhouse_torch.engine.build import build
+            from roundhouse_torch.engine.core import run_loop
 
             group.join(0, settings.device)
             engine = build(settings, group.pipes)

@@ -8,7 +8,7 @@ from torch.nn.functional import normalize
 from roundhouse_torch.engine.adapters import Adapters
 from roundhouse_torch.engine.sampler import Row, sample
 from roundhouse_torch.kvcache.host import Move
-from roundhouse_torch.kvcache.moves import BlockMover
+from roundhouse_torch.kvcache.storage import BlockMover
 from roundhouse_torch.models.decoder import Decoder
 from roundhouse_torch.models.layers.operations import AttentionBackend, Span
 from roundhouse_torch.scheduler.step import Samples, Work

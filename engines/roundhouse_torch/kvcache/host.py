@@ -35,12 +35,6 @@ class HostTier:
         self._free = list(range(slots - 1, -1, -1))
         self._slot_of: OrderedDict[bytes, int] = OrderedDict()
 
-    def __len__(self) -> int:
-        return len(self._slot_of)
-
-    def __contains__(self, name: bytes) -> bool:
-        return name in self._slot_of
-
     @property
     def contents(self) -> frozenset[bytes]:
         return frozenset(self._slot_of)

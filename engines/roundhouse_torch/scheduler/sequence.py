@@ -17,18 +17,17 @@ class Finish(StrEnum):
 
 
 class Constraint(Protocol):
-    """What an answer must match. Follows the answer's tokens."""
+    """What an answer must match, and follows its tokens: the part of llguidance's ``LLMatcher`` that is used here."""
 
-    @property
-    def complete(self) -> bool:
+    def is_stopped(self) -> bool:
         """Nothing can follow."""
         ...
 
-    def accept(self, token: int) -> bool:
+    def consume_token(self, token: int) -> bool:
         """False: this token does not match."""
         ...
 
-    def valid(self, tokens: list[int]) -> int:
+    def validate_tokens(self, tokens: list[int]) -> int:
         """How many of ``tokens`` may follow."""
         ...
 
@@ -86,13 +85,13 @@ class Sequence:
         end).
         """
         token = self.tokens[-1]
-        matches = self.constraint is None or self.constraint.accept(token)
+        matches = self.constraint is None or self.constraint.consume_token(token)
         if self.generated >= self.sampling.min_tokens:
             if token in self.sampling.eos_ids:
                 return Finish.STOP, None
             if token in self.sampling.stop_ids:
                 return Finish.STOP, token
-        if not matches or (self.constraint is not None and self.constraint.complete):
+        if not matches or (self.constraint is not None and self.constraint.is_stopped()):
             return Finish.STOP, None
         if len(self.tokens) >= self.max_length:
             return Finish.LENGTH, None

@@ -11,8 +11,7 @@ from roundhouse_torch.kernels.plain import TorchOperations
 from roundhouse_torch.kvcache import chain
 from roundhouse_torch.kvcache.blocks import BlockPool
 from roundhouse_torch.kvcache.host import HostTier
-from roundhouse_torch.kvcache.moves import BlockMover
-from roundhouse_torch.kvcache.storage import FP8, KVStorage
+from roundhouse_torch.kvcache.storage import FP8, BlockMover, KVStorage
 from roundhouse_torch.messages.command import Sampling
 from roundhouse_torch.models.checkpoint import Checkpoint
 from roundhouse_torch.models.config import ModelConfig
