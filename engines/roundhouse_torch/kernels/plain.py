@@ -19,6 +19,8 @@ from roundhouse_torch.models.config import ModelConfig
 from roundhouse_torch.models.layers.operations import Span
 from roundhouse_torch.models.layers.rope import Rotation, rotate
 
+CANDIDATES = 1024
+"""Tokens sorted at first for top-p; the whole vocabulary is sorted only when these do not reach p."""
 GROUP_TOKENS = 16_384
 """Most tokens gathered at once for a decode group: bounds the scratch memory."""
 GROUP_PADDING = 0.75
@@ -252,3 +254,47 @@ def slot_numbers(spans: Sequence[Span], storage: KVStorage) -> np.ndarray:
             positions = np.arange(span.start, span.start + span.count)
             parts.append(np.asarray(span.blocks)[positions // size] * stride + positions % size)
     return np.concatenate(parts)
+
+
+def sample(
+    logits: torch.Tensor, temperatures: torch.Tensor, top_ks: torch.Tensor, top_ps: torch.Tensor, seeds: torch.Tensor
+) -> torch.Tensor:
+    """One token id per row of ``logits`` (rows × vocabulary): the likeliest when its temperature is 0, else the one at
+    which the cumulative distribution reaches a number between 0 and 1 that the seed gives.
+    """
+    greedy, vocabulary = temperatures <= 0, logits.shape[-1]
+    tokens = logits.argmax(-1) if bool(greedy.any()) else torch.empty_like(seeds)
+    top_ks = torch.where((top_ks > 0) & (top_ks < vocabulary), top_ks, vocabulary)
+    cut = (top_ks < vocabulary) | (top_ps < 1)
+    columns = temperatures[:, None], top_ks[:, None], top_ps[:, None], (seeds.double() / 2.0**64 + 0.5)[:, None]
+    for restricted, rows in ((True, ~greedy & cut), (False, ~greedy & ~cut)):
+        if bool(rows.any()):
+            temperature, top_k, top_p, at = (column[rows] for column in columns)
+            scaled = logits[rows] / temperature
+            tokens[rows] = _restricted(scaled, top_k, top_p, at) if restricted else _invert(scaled.softmax(-1), at)
+    return tokens
+
+
+def _restricted(
+    scaled: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, at: torch.Tensor, candidates: int = CANDIDATES
+) -> torch.Tensor:
+    """Of tokens in order of likelihood, those within top-k whose predecessors hold less than top-p."""
+    vocabulary = scaled.shape[-1]
+    width = min(vocabulary, int(torch.where(top_k < vocabulary, top_k, candidates).max()))
+    values, indices = scaled.topk(width, -1)
+    ranks = torch.arange(width, device=scaled.device)
+    values = values.masked_fill(ranks >= top_k, -torch.inf)
+    total = torch.where(top_k < vocabulary, values.logsumexp(-1, keepdim=True), scaled.logsumexp(-1, keepdim=True))
+    probabilities = (values - total).exp()
+    before = probabilities.cumsum(-1) - probabilities
+    short = (before[:, -1:] + probabilities[:, -1:] < top_p) & (top_k == vocabulary)
+    if width < vocabulary and bool(short.any()):
+        return _restricted(scaled, top_k, top_p, at, vocabulary)
+    kept = probabilities.masked_fill((before >= top_p) & (ranks > 0), 0.0)
+    return indices.gather(-1, _invert(kept, at)[:, None])[:, 0]
+
+
+def _invert(weights: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+    """The first column whose cumulative weight exceeds ``at`` times the whole."""
+    cumulative = weights.cumsum(-1, dtype=torch.float64)
+    return torch.searchsorted(cumulative, at * cumulative[:, -1:], right=True).clamp_(max=weights.shape[-1] - 1)[:, 0]

@@ -32,23 +32,12 @@ log = logging.getLogger(__name__)
 CLOSE_SECONDS = 2.0
 
 
-class StopSignals:
-    """``first`` is set by the first SIGTERM or SIGINT, ``second`` by the next."""
-
-    def __init__(self) -> None:
-        self.first = asyncio.Event()
-        self.second = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, self._receive)
-
-    def _receive(self) -> None:
-        (self.second if self.first.is_set() else self.first).set()
-
-
 async def run_server(settings: EngineSettings, listener: socket.socket, link: socket.socket) -> None:
     """Returns after a clean stop. Raises `EngineDied`, `ModelError`, `SettingsError`."""
     began = time.monotonic()
-    signals = StopSignals()
+    signals: asyncio.Queue[int] = asyncio.Queue()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, signals.put_nowait, number)
     config = ModelConfig.read(settings.model)
     metrics = Metrics(settings.names[0], config.max_position)
     async with AsyncExitStack() as stack:
@@ -59,7 +48,7 @@ async def run_server(settings: EngineSettings, listener: socket.socket, link: so
         )  # fmt: skip
         stack.callback(client.close)
         engine = await stack.enter_async_context(_task(client.run()))
-        stop = await stack.enter_async_context(_task(signals.first.wait()))
+        stop = await stack.enter_async_context(_task(signals.get()))
         prompts = Prompts(settings.model, config.vocab_size)
         await asyncio.wait((client.loaded, stop), return_when=asyncio.FIRST_COMPLETED)
         if not client.loaded.done():
@@ -77,10 +66,10 @@ async def run_server(settings: EngineSettings, listener: socket.socket, link: so
             await engine
 
 
-async def _drain(service: Service, client: EngineClient, signals: StopSignals, timeout_s: float) -> None:
+async def _drain(service: Service, client: EngineClient, signals: asyncio.Queue[int], timeout_s: float) -> None:
     service.accepting = False
     log.info("draining running=%d", client.in_flight)
-    async with _task(client.idle()) as idle, _task(signals.second.wait()) as hurry:
+    async with _task(client.idle()) as idle, _task(signals.get()) as hurry:
         await asyncio.wait((idle, hurry), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
     if client.in_flight:
         log.warning("drain_cut aborted=%d", client.in_flight)

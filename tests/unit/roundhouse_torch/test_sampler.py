@@ -6,7 +6,8 @@ from collections import Counter
 import pytest
 import torch
 from roundhouse_torch.engine import sampler
-from roundhouse_torch.engine.sampler import CANDIDATES, Row, key
+from roundhouse_torch.engine.sampler import Row, key
+from roundhouse_torch.kernels.plain import CANDIDATES
 from roundhouse_torch.messages.command import Sampling
 from roundhouse_torch.scheduler.sequence import Sequence
 

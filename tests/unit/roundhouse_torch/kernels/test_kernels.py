@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from roundhouse_torch.engine.sampler import Row, draw_by_kernel
+from roundhouse_torch.engine.sampler import key
 from roundhouse_torch.kernels import reference
 from roundhouse_torch.kernels.activation import silu_mul
 from roundhouse_torch.kernels.attention import Cache, Scratch, attend, attend_decode
@@ -13,9 +13,8 @@ from roundhouse_torch.kernels.gemm import quantised_linear
 from roundhouse_torch.kernels.norm import rms_norm
 from roundhouse_torch.kernels.plain import TorchOperations
 from roundhouse_torch.kernels.rope import rotate_and_store
-from roundhouse_torch.messages.command import Sampling
+from roundhouse_torch.kernels.sampling import sample
 from roundhouse_torch.models.layers.rope import Rotation, rotate
-from roundhouse_torch.scheduler.sequence import Sequence
 
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 4e-3}
 PLAIN = TorchOperations()
@@ -126,11 +125,13 @@ def test_silu_equals_its_reference(dtype: torch.dtype, width: int) -> None:
 
 def draw(logits: torch.Tensor, temperature: float, top_k: int, top_p: float, seed: int, step: int = 0) -> list[int]:
     """As the sampler does on CUDA: seeds from ``seed`` on, behind ``step`` tokens."""
-    rows = []
-    for index in range(len(logits)):
-        sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed + index)
-        rows.append(Row(Sequence(index, [0] * step, sampling, max_length=100, root=b"")))
-    return draw_by_kernel(logits, rows)
+    rows = len(logits)
+    full = lambda value, kind: torch.full((rows,), value, dtype=kind)  # noqa: E731
+    seeds = torch.tensor([key(seed + index, step) - 2**63 for index in range(rows)])
+    found: list[int] = sample(
+        logits, full(temperature, torch.float32), full(top_k, torch.int32), full(top_p, torch.float32), seeds
+    ).tolist()
+    return found
 
 
 def test_greedy_takes_the_largest_logit_in_any_chunk() -> None:
