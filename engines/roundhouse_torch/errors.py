@@ -76,3 +76,9 @@ class Busy(RequestError):
     status = 503
     kind = "Service Unavailable"
     retry_after_s = 1
+
+
+def require(holds: bool, message: str, param: str) -> None:
+    """Raises `BadRequest`."""
+    if not holds:
+        raise BadRequest(message, param)

@@ -9,7 +9,6 @@ from roundhouse_torch.engine.adapters import Adapters
 from roundhouse_torch.engine.core import EngineCore
 from roundhouse_torch.engine.entrance import Entrance
 from roundhouse_torch.engine.grammar import Grammars
-from roundhouse_torch.engine.loading import load_model
 from roundhouse_torch.engine.parallel import LeadingDecoder, LedAttention
 from roundhouse_torch.engine.runner import ModelRunner
 from roundhouse_torch.errors import SettingsError
@@ -21,6 +20,7 @@ from roundhouse_torch.models.adapter import AdapterError
 from roundhouse_torch.models.checkpoint import Checkpoint
 from roundhouse_torch.models.layers.lora import LoraSites
 from roundhouse_torch.models.layers.shard import Shard
+from roundhouse_torch.models.loading import load_model
 from roundhouse_torch.scheduler.scheduler import Limits, Scheduler
 from roundhouse_torch.scheduler.speculation import NgramDrafter, Speculation
 from roundhouse_torch.settings import EngineSettings

@@ -1,7 +1,7 @@
 """The engine without its process: commands in, one report per step out; and the loop that runs it."""
 
 import time
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, Protocol
 
@@ -29,16 +29,11 @@ DEFERRED_S = 0.002
 """… and this often while all that it has waits at the entrance."""
 
 
+@dataclass(frozen=True, slots=True)
 class EngineCore:
-    """``clock`` is ``time.monotonic`` but for tests."""
-
-    def __init__(
-        self, scheduler: Scheduler, runner: Runner, entrance: Entrance, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.scheduler = scheduler
-        self._runner = runner
-        self.entrance = entrance
-        self._clock = clock
+    scheduler: Scheduler
+    runner: Runner
+    entrance: Entrance
 
     @property
     def busy(self) -> bool:
@@ -75,20 +70,20 @@ class EngineCore:
 
     def step(self) -> StepReport:
         """Compute one step, or nothing when nothing is to be done; the report carries the cache's events either way."""
-        began = self._clock()
+        began = time.monotonic()
         admitted, refused = self.entrance.admit() if len(self.entrance) else ([], [])
         for sequence in admitted:
             self.scheduler.add(sequence)
         plan = self.scheduler.plan()
         if plan.moves:
-            self._runner.move(plan.moves)
-        samples = self._runner.run(plan.work) if plan.work else Samples()
+            self.runner.move(plan.moves)
+        samples = self.runner.run(plan.work) if plan.work else Samples()
         ended = self.scheduler.commit(plan, samples.tokens)
         for end in ended:
             self.entrance.leave(end.sequence)
         return StepReport(
             began=began,
-            ended=self._clock(),
+            ended=time.monotonic(),
             load=self._load(plan, samples),
             started=[sequence.id for sequence in plan.started],
             outputs=refused + _outputs(plan, samples, ended),

@@ -93,9 +93,9 @@ class Group:
 
     def join(self, rank: int, device: str) -> None:
         if self.meeting is not None:
-            from roundhouse_torch.engine.loading import choose_device
             from roundhouse_torch.engine.parallel import meet
             from roundhouse_torch.models.layers.shard import Shard
+            from roundhouse_torch.models.loading import choose_device
 
             meet(Shard(rank, 1 + len(self.pipes)), self.meeting / "group", choose_device(device, rank).type)
 
@@ -126,9 +126,9 @@ def _follow(settings: EngineSettings, rank: int, leader: "Connection", parent: i
     for pipe in group.pipes:
         pipe.close()
     _prepare(settings, parent)
-    from roundhouse_torch.engine.loading import load_model
     from roundhouse_torch.engine.parallel import follow
     from roundhouse_torch.models.layers.shard import Shard
+    from roundhouse_torch.models.loading import load_model
 
     try:
         group.join(rank, settings.device)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from roundhouse_torch.errors import BadRequest
+from roundhouse_torch.errors import require
 from roundhouse_torch.tokenizer.template import ChatTemplate
 from roundhouse_torch.tokenizer.tokenizer import TextTokenizer
 
@@ -32,6 +32,6 @@ class Prompts:
             if len(given) < LONG_TEXT:
                 return self.tokenizer.encode(given, add_special_tokens=add_special_tokens)
             return await asyncio.to_thread(self.tokenizer.encode, given, add_special_tokens=add_special_tokens)
-        if any(not 0 <= id < self._vocab_size for id in given):
-            raise BadRequest(f"token ids must be in [0, {self._vocab_size})", "prompt")
+        known = all(0 <= id < self._vocab_size for id in given)
+        require(known, f"token ids must be in [0, {self._vocab_size})", "prompt")
         return given

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
-from roundhouse_torch.errors import BadRequest, MalformedRequest
+from roundhouse_torch.errors import MalformedRequest, require
 from roundhouse_torch.messages.command import Sampling
 from roundhouse_torch.models.config import GenerationDefaults
 from roundhouse_torch.server.structure import Format, Structure, StructuredOutputs, structure_of
@@ -113,9 +113,7 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
 
     @property
     def told_logprobs(self) -> int | None:
-        require(
-            self.logprobs is None or not self.echo, "logprobs of the prompt are not told; leave out echo", "logprobs"
-        )
+        require(self.logprobs is None or not self.echo, "logprobs with echo are not supported", "logprobs")
         return self.logprobs
 
 
@@ -288,8 +286,3 @@ def _bias(given: dict[str, float], vocab_size: int) -> dict[int, float]:
             "logit_bias",
         )
     return {int(name): max(-MAX_BIAS, min(MAX_BIAS, value)) for name, value in given.items()}
-
-
-def require(holds: bool, message: str, param: str) -> None:
-    if not holds:
-        raise BadRequest(message, param)

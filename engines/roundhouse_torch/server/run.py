@@ -1,4 +1,4 @@
-"""The server's life: wait for the model, listen, and stop in order.
+"""The server's routes and life: wait for the model, listen, and stop in order.
 
 While the model loads, the port is bound but not listened on, so probes are refused. On SIGTERM (or SIGINT) new
 requests get 503, running ones go on until ``--shutdown-timeout``; then their streams end with finish_reason
@@ -17,12 +17,13 @@ from typing import Any
 
 from aiohttp import web
 
+from roundhouse_torch import __version__
 from roundhouse_torch.events.publisher import EventPublisher
 from roundhouse_torch.messages.link import ServerEnd
 from roundhouse_torch.models.config import ModelConfig
-from roundhouse_torch.server.app import make_app
 from roundhouse_torch.server.engine_client import EngineClient
 from roundhouse_torch.server.metrics import Metrics
+from roundhouse_torch.server.middleware import identify, report_errors, send_identity
 from roundhouse_torch.server.prompts import Prompts
 from roundhouse_torch.server.service import Service
 from roundhouse_torch.settings import EngineSettings
@@ -30,6 +31,7 @@ from roundhouse_torch.settings import EngineSettings
 log = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 2.0
+MAX_BODY = 64 << 20
 
 
 async def run_server(settings: EngineSettings, listener: socket.socket, link: socket.socket) -> None:
@@ -110,3 +112,35 @@ async def _listening(app: web.Application, listener: socket.socket) -> AsyncIter
         yield
     finally:
         await runner.cleanup()
+
+
+def make_app(service: Service, client: EngineClient, metrics: Metrics) -> web.Application:
+    app = web.Application(middlewares=(identify, report_errors), client_max_size=MAX_BODY)
+    app.on_response_prepare.append(send_identity)
+
+    async def health(_request: web.Request) -> web.Response:
+        return web.Response(status=200 if client.healthy else 503)
+
+    async def version(_request: web.Request) -> web.Response:
+        return web.json_response({"version": __version__})
+
+    async def page(_request: web.Request) -> web.Response:
+        return web.Response(body=metrics.page(), headers={"Content-Type": metrics.content_type})
+
+    app.add_routes(
+        (
+            web.post("/v1/chat/completions", service.chat),
+            web.post("/v1/completions", service.completion),
+            web.post("/v1/embeddings", service.embeddings),
+            web.get("/v1/models", service.models),
+            web.post("/v1/load_lora_adapter", service.load_adapter),
+            web.post("/v1/unload_lora_adapter", service.unload_adapter),
+            web.post("/tokenize", service.tokenize),
+            web.post("/detokenize", service.detokenize),
+            web.post("/reset_prefix_cache", service.reset_prefix_cache),
+            web.get("/health", health),
+            web.get("/version", version),
+            web.get("/metrics", page),
+        )
+    )
+    return app

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 from aiohttp import web
 
-from roundhouse_torch.errors import AdapterNotFound, BadAdapter, Busy, ModelNotFound
+from roundhouse_torch.errors import AdapterNotFound, BadAdapter, Busy, ModelNotFound, require
 from roundhouse_torch.messages.command import Add, LoadAdapter, ResetCache, Sampling, UnloadAdapter
 from roundhouse_torch.messages.report import Loaded
 from roundhouse_torch.models.config import ModelConfig
@@ -23,7 +23,7 @@ from roundhouse_torch.server.generation import Generation, Prompt
 from roundhouse_torch.server.middleware import REQUEST_ID
 from roundhouse_torch.server.output_parser import CALL, CALL_END, CLOSE, OPEN, OutputParser, thinking_of
 from roundhouse_torch.server.prompts import Prompts
-from roundhouse_torch.server.requests import MAX_ANSWERS, Plan, require
+from roundhouse_torch.server.requests import MAX_ANSWERS, Plan
 from roundhouse_torch.server.shapes import ChatShape, CompletionShape
 from roundhouse_torch.server.tools import notation_of, tool_use
 from roundhouse_torch.settings import EngineSettings

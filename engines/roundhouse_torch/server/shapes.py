@@ -1,8 +1,4 @@
-"""Answers in the exact JSON of vLLM's OpenAI server: chat and completion, streamed and whole.
-
-Streamed events are put together from bytes: at thousands of tokens a second a JSON encoder per event would be the
-server's main work. Only text goes through the encoder.
-"""
+"""Answers in the exact JSON of vLLM's OpenAI server: chat and completion, streamed and whole."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -23,8 +19,8 @@ TOOL_CALLS = "tool_calls"
 
 encode = msgspec.json.Encoder().encode
 
-_ENDINGS = {reason: b'"finish_reason":' + encode(reason) + b',"stop_reason":' for reason in (*Finish, TOOL_CALLS)}
 _NO_EXTRAS = dict.fromkeys(("content", "refusal", "annotations", "audio", "function_call", "reasoning"))
+Choice = dict[str, Any]
 Tokens = Sequence[int] | None
 """Of a prompt, when they are asked for."""
 
@@ -53,12 +49,12 @@ class Shape:
         self._head = head
         self._event_head = b"data: " + encode({**head, "object": self.chunk_kind})[:-1] + b',"choices":['
 
-    def opening(self, index: int, prompt_tokens: Tokens, usage: UsageCount | None) -> bytes:
+    def opening(self, index: int, prompt: Tokens, usage: UsageCount | None) -> bytes:
         """Event before a choice's first delta, or nothing."""
         return b""
 
-    def delta(self, delta: Delta, prompt_tokens: Tokens, usage: UsageCount | None) -> bytes:
-        """``prompt_tokens`` with a choice's first delta."""
+    def delta(self, delta: Delta, prompt: Tokens, usage: UsageCount | None) -> bytes:
+        """``prompt`` with a choice's first delta."""
         raise NotImplementedError
 
     def whole(self, choices: Sequence[Delta], usage: UsageCount, prompts: Sequence[Sequence[int]] | None) -> bytes:
@@ -69,14 +65,14 @@ class Shape:
         more = b',"system_fingerprint":' + encode(FINGERPRINT) + b"}\n\n"
         return self._event_head + b'],"usage":' + encode(final_usage(usage)) + more
 
-    def _event(self, choice: bytes, usage: UsageCount | None, more: bytes = b"") -> bytes:
+    def _event(self, choice: Choice, usage: UsageCount | None, more: bytes = b"") -> bytes:
         tail = b"]" if usage is None else b'],"usage":' + encode(running_usage(usage))
-        return self._event_head + choice + tail + more + b"}\n\n"
+        return self._event_head + encode(choice) + tail + more + b"}\n\n"
 
-    def _tokens(self, tokens: Sequence[int]) -> list[int] | None:
-        return list(tokens) if self._show_tokens else None
+    def _tokens(self, tokens: Sequence[int]) -> Tokens:
+        return tokens if self._show_tokens else None
 
-    def _whole(self, choices: list[dict[str, Any]], usage: UsageCount, **more: Any) -> bytes:
+    def _whole(self, choices: list[Choice], usage: UsageCount, **more: Any) -> bytes:
         tail = {"system_fingerprint": FINGERPRINT, "usage": final_usage(usage)}
         return encode({**self._head, "choices": choices, **tail, **more})
 
@@ -98,88 +94,68 @@ class ChatShape(Shape):
         self._named_tool = named_tool
         self._parsers: dict[int, OutputParser] = {}
 
-    def opening(self, index: int, prompt_tokens: Tokens, usage: UsageCount | None) -> bytes:
-        choice = b'{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}' % index
-        return self._event(choice, usage, b',"prompt_token_ids":' + encode(prompt_tokens) + b',"prompt_text":null')
+    def opening(self, index: int, prompt: Tokens, usage: UsageCount | None) -> bytes:
+        beginning = {"role": "assistant", "content": ""}
+        choice = {"index": index, "delta": beginning, "logprobs": None, "finish_reason": None}
+        return self._event(choice, usage, b',"prompt_token_ids":' + encode(prompt) + b',"prompt_text":null')
 
-    def delta(self, delta: Delta, prompt_tokens: Tokens, usage: UsageCount | None) -> bytes:
+    def delta(self, delta: Delta, prompt: Tokens, usage: UsageCount | None) -> bytes:
         if self._new_parser is None:
-            return self._delta(delta, b'{"content":%b}' % encode(delta.text), usage)
+            return self._event(self._choice(delta, "delta", {"content": delta.text}, delta.finish), usage)
         parser = self._parsers.get(delta.index) or self._parsers.setdefault(delta.index, self._new_parser())
         parts = parser.push(delta.text, last=delta.finish is not None)
         if not parts and delta.finish is None and not delta.logprobs and not self._show_tokens:
             return b""
         *first, last = parts or [{}]
-        before = b"".join(self._delta(Delta(delta.index, "", ()), encode(part), usage) for part in first)
-        return before + self._delta(delta, encode(last), usage, self._reason(delta.finish, parser))
+        choices = [self._choice(Delta(delta.index, "", ()), "delta", part, None) for part in first]
+        choices.append(self._choice(delta, "delta", last, self._reason(delta.finish, parser)))
+        return b"".join(self._event(choice, usage) for choice in choices)
 
-    def _delta(self, delta: Delta, fields: bytes, usage: UsageCount | None, reason: str | None = None) -> bytes:
-        ending = b'"finish_reason":null'
-        if delta.finish is not None:
-            ending = _ENDINGS[reason or delta.finish] + encode(delta.stop_reason)
-        told = encode(chat_logprobs(delta.logprobs)) if delta.logprobs else b"null"
-        return self._event(
-            b'{"index":%d,"delta":%b,"logprobs":%b,%b,"token_ids":%b}'
-            % (delta.index, fields, told, ending, encode(self._tokens(delta.tokens))),
-            usage,
-        )
+    def whole(self, choices: Sequence[Delta], usage: UsageCount, prompts: Sequence[Sequence[int]] | None) -> bytes:
+        found = []
+        for choice in choices:
+            message: dict[str, Any] = {"content": choice.text}
+            reason: str | None = choice.finish
+            if self._new_parser is not None:
+                parser = self._new_parser()
+                message = {"content": None, **joined(parser.push(choice.text, last=True))}
+                reason = self._reason(choice.finish, parser)
+            found.append(self._choice(choice, "message", {"role": "assistant", **_NO_EXTRAS, **message}, reason))
+        return self._whole(found, usage, prompt_logprobs=None, prompt_token_ids=prompts[0] if prompts else None)
+
+    def _choice(self, gained: Delta, field: str, message: dict[str, Any], reason: str | None) -> Choice:
+        ending = {"stop_reason": gained.stop_reason} if gained.finish is not None else {}
+        told = chat_logprobs(gained.logprobs)
+        choice = {"index": gained.index, field: message, "logprobs": told, "finish_reason": reason, **ending}
+        return {**choice, "token_ids": self._tokens(gained.tokens)}
 
     def _reason(self, finish: Finish | None, parser: OutputParser) -> str | None:
         return TOOL_CALLS if finish is Finish.STOP and parser.calls and not self._named_tool else finish
-
-    def whole(self, choices: Sequence[Delta], usage: UsageCount, prompts: Sequence[Sequence[int]] | None) -> bytes:
-        found = [self._choice(choice) for choice in choices]
-        return self._whole(found, usage, prompt_logprobs=None, prompt_token_ids=prompts[0] if prompts else None)
-
-    def _choice(self, choice: Delta) -> dict[str, Any]:
-        message: dict[str, Any] = {"content": choice.text}
-        reason: str | None = choice.finish
-        if self._new_parser is not None:
-            parser = self._new_parser()
-            message = {"content": None, **joined(parser.push(choice.text, last=True))}
-            reason = self._reason(choice.finish, parser)
-        return {
-            "index": choice.index,
-            "message": {"role": "assistant", **_NO_EXTRAS, **message},
-            "logprobs": chat_logprobs(choice.logprobs),
-            "finish_reason": reason,
-            "stop_reason": choice.stop_reason,
-            "token_ids": self._tokens(choice.tokens),
-        }
 
 
 class CompletionShape(Shape):
     kind = chunk_kind = "text_completion"
     prefix = "cmpl"
 
-    def delta(self, delta: Delta, prompt_tokens: Tokens, usage: UsageCount | None) -> bytes:
-        ending = b'"finish_reason":null,"stop_reason":null'
-        if delta.finish is not None:
-            ending = _ENDINGS[delta.finish] + encode(delta.stop_reason)
-        told = encode(completion_logprobs(delta.logprobs)) if delta.logprobs else b"null"
-        ids = encode(prompt_tokens), encode(self._tokens(delta.tokens))
-        return self._event(
-            b'{"index":%d,"text":%b,"logprobs":%b,%b,"prompt_token_ids":%b,"token_ids":%b}'
-            % (delta.index, encode(delta.text), told, ending, *ids),
-            usage,
-        )
+    def delta(self, delta: Delta, prompt: Tokens, usage: UsageCount | None) -> bytes:
+        return self._event(self._choice(delta, prompt), usage)
 
     def whole(self, choices: Sequence[Delta], usage: UsageCount, prompts: Sequence[Sequence[int]] | None) -> bytes:
-        per_prompt = len(choices) // len(prompts) if prompts else 1
-        found = [
-            {
-                "index": choice.index,
-                "text": choice.text,
-                "logprobs": completion_logprobs(choice.logprobs),
-                "finish_reason": choice.finish,
-                "stop_reason": choice.stop_reason,
-                "token_ids": self._tokens(choice.tokens),
-                "prompt_logprobs": None,
-                "prompt_token_ids": prompts[choice.index // per_prompt] if prompts else None,
-            }
-            for choice in choices
-        ]
-        return self._whole(found, usage)
+        of_each: Sequence[Tokens] = prompts or [None]
+        per_prompt = len(choices) // len(of_each)
+        found = [self._choice(choice, of_each[choice.index // per_prompt]) for choice in choices]
+        return self._whole([{**choice, "prompt_logprobs": None} for choice in found], usage)
+
+    def _choice(self, gained: Delta, prompt: Tokens) -> Choice:
+        return {
+            "index": gained.index,
+            "text": gained.text,
+            "logprobs": completion_logprobs(gained.logprobs),
+            "finish_reason": gained.finish,
+            "stop_reason": gained.stop_reason,
+            "prompt_token_ids": prompt,
+            "token_ids": self._tokens(gained.tokens),
+        }
 
 
 def chat_logprobs(told: Sequence[Told]) -> dict[str, Any] | None:

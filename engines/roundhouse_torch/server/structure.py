@@ -8,12 +8,12 @@ name of the field.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
-from roundhouse_torch.errors import BadRequest
+from roundhouse_torch.errors import BadRequest, require
 
 if TYPE_CHECKING:
     from roundhouse_torch.server.requests import GenerationRequest
@@ -31,19 +31,11 @@ class Schema(msgspec.Struct, frozen=True):
     schema: dict[str, Any]
 
 
-class AnyText(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
-    """``response_format`` of OpenAI; so the next two."""
+class Format(msgspec.Struct, frozen=True):
+    """OpenAI's ``response_format``."""
 
-
-class AnyObject(msgspec.Struct, frozen=True, tag_field="type", tag="json_object"):
-    pass
-
-
-class SchemaObject(msgspec.Struct, frozen=True, tag_field="type", tag="json_schema"):
-    json_schema: Schema
-
-
-Format = AnyText | AnyObject | SchemaObject
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: Schema | None = None
 
 
 class StructuredOutputs(msgspec.Struct, frozen=True):
@@ -76,17 +68,18 @@ def structure_of(request: "GenerationRequest") -> Structure | None:
     given = request.structured_outputs
     kinds = StructuredOutputs.__struct_fields__
     found = [(f"structured_outputs.{kind}", kind, getattr(given, kind)) for kind in kinds if given is not None]
-    if given is not None and all(value in NOT_GIVEN for _, _, value in found):
-        raise BadRequest(f"structured_outputs must have one of {', '.join(kinds)}", "structured_outputs")
+    some = given is None or any(value not in NOT_GIVEN for _, _, value in found)
+    require(some, f"structured_outputs must have one of {', '.join(kinds)}", "structured_outputs")
     found += [(f"guided_{kind}", kind, getattr(request, f"guided_{kind}", None)) for kind in kinds]
-    match request.response_format:
-        case AnyObject():
-            found.append(("response_format", "json_object", True))
-        case SchemaObject(schema):
-            found.append(("response_format", "json", schema.schema))
+    form = request.response_format
+    if form is not None and form.type == "json_schema":
+        require(form.json_schema is not None, "response_format.json_schema must have a schema", "response_format")
+        found.append(("response_format", "json", form.json_schema and form.json_schema.schema))
+    elif form is not None:
+        found.append(("response_format", "json_object", form.type == "json_object"))
     asked = [one for one in found if one[2] not in NOT_GIVEN]
-    if len(asked) > 1:
-        raise BadRequest(f"only one of {' and '.join(field for field, _, _ in asked)} can be given", asked[1][0])
+    fields = [field for field, _, _ in asked]
+    require(len(asked) <= 1, f"only one of {' and '.join(fields)} can be given", fields[-1] if fields else "")
     return Structure(asked[0][0], _grammar(*asked[0])) if asked else None
 
 

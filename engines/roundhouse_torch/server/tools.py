@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from roundhouse_torch.errors import BadRequest
+from roundhouse_torch.errors import require
 from roundhouse_torch.server.structure import Structure
 
 NOTATIONS = ("hermes", "llama3_json")
@@ -79,19 +79,17 @@ class ToolUse:
 
 def tool_use(tools: Sequence[Tool], choice: str | Tool, parallel: bool, notation: str) -> ToolUse | None:
     """None: answer in text. Raises `BadRequest`."""
-    if not tools and choice not in ("none", "auto"):
-        raise BadRequest("tool_choice needs tools", "tool_choice")
+    require(bool(tools) or choice in ("none", "auto"), "tool_choice needs tools", "tool_choice")
     if not tools or choice == "none":
         return None
-    if not notation:
-        raise BadRequest(
-            "this model's chat template knows of no tools; serve it with --tool-call-parser "
-            f'{" or ".join(NOTATIONS)}, or set tool_choice to "none"',
-            "tool_choice",
-        )
+    require(
+        bool(notation),
+        "this model's chat template knows of no tools; serve it with --tool-call-parser "
+        f'{" or ".join(NOTATIONS)}, or set tool_choice to "none"',
+        "tool_choice",
+    )
     schemas = {tool.function.name: tool.function.parameters or {"type": "object"} for tool in tools}
     named = choice.function.name if isinstance(choice, Tool) else ""
-    if named and named not in schemas:
-        raise BadRequest(f"tool_choice must name one of the functions {', '.join(schemas)}", "tool_choice")
+    require(not named or named in schemas, f"tool_choice must name one of {', '.join(schemas)}", "tool_choice")
     forced = (named,) if named else tuple(schemas) if choice == "required" else ()
     return ToolUse(notation, forced, bool(named), parallel, schemas)

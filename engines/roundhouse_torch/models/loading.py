@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from roundhouse_torch.engine.parallel import least
 from roundhouse_torch.errors import SettingsError
 from roundhouse_torch.kernels.plain import TorchOperations
 from roundhouse_torch.kvcache.sizing import block_count, cache_bytes
@@ -16,7 +15,7 @@ from roundhouse_torch.models.config import ModelConfig
 from roundhouse_torch.models.decoder import Decoder
 from roundhouse_torch.models.layers.lora import LoraSites
 from roundhouse_torch.models.layers.operations import AttentionBackend, Operations
-from roundhouse_torch.models.layers.shard import ALONE, Shard
+from roundhouse_torch.models.layers.shard import ALONE, Shard, least
 from roundhouse_torch.models.registry import load_factory
 from roundhouse_torch.models.weights import Weights
 from roundhouse_torch.settings import EngineSettings
