@@ -70,6 +70,13 @@ class AdapterNotFound(ModelNotFound):
     """An adapter, or its files, that are not there."""
 
 
+class TooLarge(RequestError):
+    """A body above the limit."""
+
+    status = 413
+    kind = "RequestEntityTooLarge"
+
+
 class Busy(RequestError):
     """The engine takes no more work now; ``retry_after_s`` is a hint for the client."""
 

@@ -10,10 +10,7 @@ from typing import Any
 
 from roundhouse_torch.errors import SettingsError
 
-DEVICES = ("auto", "cpu", "cuda")
 KV_DTYPES = ("auto", "fp8")
-TOOL_PARSERS = ("auto", "hermes", "llama3_json", "none")
-DTYPES = ("auto", "float32", "bfloat16", "float16")
 _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
 
 
@@ -44,12 +41,7 @@ def _knob(help_text: str, default: Any, *, least: float = -math.inf, **options: 
 class EngineSettings:
     """Flags are the field names with dashes."""
 
-    model: Path = field(
-        metadata={
-            "help": "Folder with config.json, safetensors and tokenizer.json.", "least": -math.inf,
-            "options": {"type": Path},
-        }
-    )  # fmt: skip
+    model: Path = _knob("Folder with config.json, safetensors and tokenizer.json.", MISSING, type=Path)  # noqa: RUF009
     served_model_name: tuple[str, ...] = _knob(
         "Names that requests may use; the first is reported. Default: the folder's name.", (), nargs="+"
     )
@@ -107,8 +99,9 @@ class EngineSettings:
     max_lora_rank: int = _knob("Largest rank of an adapter.", 64, least=1)
     lora_modules: tuple[str, ...] = _knob("Adapters to load at start, as name=folder.", (), nargs="+")
     tool_call_parser: str = _knob(
-        "Notation of tool calls. auto: the one that the chat template teaches.", "auto", choices=TOOL_PARSERS
-    )
+        "Notation of tool calls. auto: the one that the chat template teaches.",
+        "auto", choices=("auto", "hermes", "llama3_json", "none"),
+    )  # fmt: skip
     reasoning_parser: str = _knob(
         "Tell reasoning apart. auto: when the chat template has <think>.", "auto", choices=("auto", "think", "none")
     )
@@ -116,10 +109,10 @@ class EngineSettings:
         "Seconds of silence in a stream after which a comment is sent, so that no proxy cuts it; 0 sends none.",
         15.0, least=0,
     )  # fmt: skip
-    device: str = _knob("auto takes CUDA when there is one.", "auto", choices=DEVICES)
+    device: str = _knob("auto takes CUDA when there is one.", "auto", choices=("auto", "cpu", "cuda"))
     dtype: str = _knob(
         "Arithmetic and KV type. auto: float32 on CPU, which has no fast 16-bit path, else the checkpoint's.",
-        "auto", choices=DTYPES,
+        "auto", choices=("auto", "float32", "bfloat16", "float16"),
     )  # fmt: skip
     tensor_parallel_size: int = _knob(
         "Processes that share the model's matrices and KV heads, one per CUDA device, or on CPU for tests.", 1, least=1

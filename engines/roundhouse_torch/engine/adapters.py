@@ -44,7 +44,8 @@ class Adapters:
         return self._loaded[name].identity
 
     def acquire(self, name: str) -> bool:
-        """A slot for one more request. False: all belong to others now."""
+        """A slot for one more request. False: all belong to others now. Raises `AdapterError`."""
+        self.identity(name)
         if name not in self._placed:
             if len(self._placed) >= self._slots:
                 idle = next((other for other in self._placed if not self._users[other]), None)

@@ -11,7 +11,7 @@ from roundhouse_torch.messages.command import Abort, Add, Command, LoadAdapter, 
 from roundhouse_torch.messages.link import EngineEnd
 from roundhouse_torch.messages.report import Done, Load, Output, StepReport
 from roundhouse_torch.models.adapter import AdapterError
-from roundhouse_torch.scheduler.scheduler import Ended, Scheduler
+from roundhouse_torch.scheduler.scheduler import Scheduler
 from roundhouse_torch.scheduler.step import Samples, StepPlan, Work
 
 
@@ -78,15 +78,14 @@ class EngineCore:
         if plan.moves:
             self.runner.move(plan.moves)
         samples = self.runner.run(plan.work) if plan.work else Samples()
-        ended = self.scheduler.commit(plan, samples.tokens)
-        for end in ended:
-            self.entrance.leave(end.sequence)
+        for work in self.scheduler.commit(plan, samples.tokens):
+            self.entrance.leave(work.sequence)
         return StepReport(
             began=began,
             ended=time.monotonic(),
             load=self._load(plan, samples),
             started=[sequence.id for sequence in plan.started],
-            outputs=refused + _outputs(plan, samples, ended),
+            outputs=refused + _outputs(plan, samples),
             events=self.scheduler.pool.drain_events(),
         )
 
@@ -138,18 +137,16 @@ def run_loop(core: EngineCore, link: EngineEnd) -> NoReturn:
             link.send(reply)
 
 
-def _outputs(plan: StepPlan, samples: Samples, ended: list[Ended]) -> list[Output]:
-    ends = {end.sequence.id: end for end in ended}
+def _outputs(plan: StepPlan, samples: Samples) -> list[Output]:
     outputs = []
     for work, new in zip(plan.sampling, samples.tokens, strict=True):
         sequence = work.sequence
         id = sequence.id
-        end = ends.get(id)
         cached = (sequence.cached or 0) if sequence.generated == len(new) else 0
-        if end is None and id not in samples.logprobs:
+        if work.end is None and id not in samples.logprobs:
             outputs.append(Output(id, new, cached))
             continue
-        finish, stop = (end.finish, end.stop_token) if end else (None, None)
+        finish, stop = work.end or (None, None)
         told = samples.logprobs[id][: len(new)] if id in samples.logprobs else None
         outputs.append(Output(id, new, cached, finish, stop, told, samples.vectors.get(id)))
     return outputs

@@ -62,7 +62,6 @@ class Entrance:
     def _acquire(self, name: str) -> bool:
         if self.adapters is None:
             raise AdapterError("this engine was started without --enable-lora")
-        self.adapters.identity(name)
         return self.adapters.acquire(name)
 
     def _sequence(self, add: Add, constraint: Constraint | None) -> Sequence:

@@ -28,17 +28,13 @@ class Grammars:
     """Compiles for one model. ``eos_ids`` may follow a complete match. Equal grammars are compiled once."""
 
     def __init__(self, tokenizer_json: Path, vocab_size: int, eos_ids: Iterable[int]) -> None:
-        self._source = (tokenizer_json, vocab_size, sorted(eos_ids))
+        self._json, self._vocab_size, self._ends = tokenizer_json, vocab_size, sorted(eos_ids) or None
         self._matcher = lru_cache(KEPT)(self._build)
         self._pool = ThreadPoolExecutor(2, "grammar")
 
     def compile(self, grammar: str) -> "Future[Constraint]":
         """Its result may be a failure, told by ``ValueError``: resource limits are known only here."""
-        return self._pool.submit(self._compile, grammar)
-
-    def _compile(self, grammar: str) -> Constraint:
-        matcher: Constraint = self._matcher(grammar).deep_copy()
-        return matcher
+        return self._pool.submit(lambda: self._matcher(grammar).deep_copy())
 
     def _build(self, grammar: str) -> Any:
         from llguidance import LLMatcher
@@ -53,8 +49,7 @@ class Grammars:
         """Half a second for large vocabularies, at the first grammar."""
         from llguidance import LLTokenizer
 
-        path, vocab_size, eos_ids = self._source
-        return LLTokenizer(path.read_text(encoding="utf-8"), n_vocab=vocab_size, eos_token=eos_ids or None)
+        return LLTokenizer(self._json.read_text(encoding="utf-8"), n_vocab=self._vocab_size, eos_token=self._ends)
 
 
 @cache

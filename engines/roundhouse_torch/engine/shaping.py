@@ -1,8 +1,7 @@
 """What a request does to logits before a token is drawn: grammar, min_tokens, logit_bias, penalties.
 
-Each works on the rows that use it, all of them at once; a batch without such rows costs one look at each row.
-Penalties need to know which tokens were there before: two vectors over the vocabulary for each request that uses them,
-brought up to date with its new tokens at each draw, so that long answers cost no more than short ones.
+Each works on the rows that use it, all at once. Penalties need to know which tokens were there before: two vectors over
+the vocabulary for each request that uses them, brought up to date at each draw, so that long answers cost no more.
 """
 
 from collections.abc import Sequence as Many

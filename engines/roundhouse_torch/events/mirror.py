@@ -2,7 +2,7 @@
 
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from roundhouse_torch.kvcache.events import AllBlocksCleared, BlockRemoved, BlockStored, CacheEvent
 from roundhouse_torch.kvcache.host import MEDIUM as HOST
@@ -12,8 +12,7 @@ MAX_RUN = 512
 """Blocks in one event of a snapshot."""
 
 
-@dataclass(frozen=True, slots=True)
-class HeldBlock:
+class HeldBlock(NamedTuple):
     parent: int | None
     tokens: "array[int]"
     extra_keys: list[str] | None
@@ -31,14 +30,12 @@ class CacheMirror:
         match event:
             case BlockStored(medium=medium) if medium == HOST:
                 self.on_host.update(dict.fromkeys(event.block_hashes))
-            case BlockRemoved(medium=medium) if medium == HOST:
-                for block in event.block_hashes:
-                    self.on_host.pop(block, None)
             case BlockStored():
                 self._store(event)
             case BlockRemoved():
+                held: dict[int, Any] = self.on_host if event.medium == HOST else self.blocks
                 for block in event.block_hashes:
-                    self.blocks.pop(block, None)
+                    held.pop(block, None)
             case AllBlocksCleared():
                 self.blocks.clear()
                 self.on_host.clear()

@@ -12,16 +12,15 @@ before its parent, and what is cached stays closed under "parent of".
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import takewhile
+from typing import NamedTuple
 
 from roundhouse_torch.kvcache.chain import wire_hash
 from roundhouse_torch.kvcache.events import AllBlocksCleared, BlockRemoved, CacheEvent
 from roundhouse_torch.kvcache.host import HostTier
 
 
-@dataclass(frozen=True, slots=True)
-class BlockCounts:
+class BlockCounts(NamedTuple):
     free: int
     cached: int
     used: int

@@ -1,8 +1,7 @@
 """The second tier: what the cache evicts goes to host memory and comes back by a copy. Pure bookkeeping, no tensors.
 
-What is decided here is carried out before the step's arithmetic, in the order in which
-it was decided (`Move`s): an evicted block is copied out before anything overwrites it, and a slot is reused only behind
-the copy that reads it.
+What is decided here (`Move`s) is carried out before the step's arithmetic and in the same order: an evicted block is
+copied out before anything overwrites it, and a slot is reused only behind the copy that reads it.
 """
 
 from collections import OrderedDict

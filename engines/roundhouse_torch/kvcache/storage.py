@@ -90,7 +90,3 @@ def _zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> 
     if device.type != "cpu":
         return torch.zeros(shape, device=device, dtype=dtype)
     return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)).view(dtype).view(shape)
-
-
-def block_bytes(block_size: int, layers: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:
-    return block_size * layers * 2 * kv_heads * head_dim * dtype.itemsize

@@ -7,8 +7,7 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from aiohttp import web
 
 from roundhouse_torch.errors import EngineDied, RequestError
-from roundhouse_torch.server.generation import Delta, Generation
-from roundhouse_torch.server.generation import whole as joined
+from roundhouse_torch.server.generation import Delta, Generation, joined
 from roundhouse_torch.server.middleware import error_body
 from roundhouse_torch.server.requests import StreamOptions
 from roundhouse_torch.server.shapes import DONE, Shape
@@ -20,18 +19,15 @@ async def answer(
     request: web.Request, generation: Generation, shape: Shape, *, keep_alive_s: float = 0.0
 ) -> web.StreamResponse:
     """Leaving early, for whatever reason, aborts what still runs."""
-    if generation.plan.asked.stream:
+    asked = generation.plan.asked
+    if asked.stream:
         return await _stream(request, generation, shape, keep_alive_s)
-    return await _whole(generation, shape)
-
-
-async def _whole(generation: Generation, shape: Shape) -> web.Response:
     found: list[list[Delta]] = [[] for _ in generation.choices]
     async with aclosing(generation.deltas()) as deltas:
         async for delta in deltas:
             found[delta.index].append(delta)
-    prompts = [prompt.tokens for prompt in generation.prompts] if generation.plan.asked.return_token_ids else None
-    body = shape.whole([joined(deltas) for deltas in found], generation.usage, prompts)
+    prompts = [prompt.tokens for prompt in generation.prompts] if asked.return_token_ids else None
+    body = shape.whole([joined(gained) for gained in found], generation.usage, prompts)
     return web.Response(body=body, content_type="application/json")
 
 

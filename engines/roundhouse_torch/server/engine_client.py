@@ -27,7 +27,7 @@ class Mailbox(asyncio.Queue[Output | EngineDied]):
 
 
 class EngineClient:
-    """``loaded`` resolves when the model answers.
+    """``loaded`` resolves when the model answers; ``idle`` is set while nothing is in flight.
 
     `run` owns the link: it ends when the engine does, by raising `EngineDied`.
     """
@@ -48,8 +48,8 @@ class EngineClient:
         self._next_id = 0
         self._heard_at = clock()
         self._died: EngineDied | None = None
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self.idle = asyncio.Event()
+        self.idle.set()
         self.loaded: asyncio.Future[Loaded] = asyncio.get_running_loop().create_future()
 
     @property
@@ -60,10 +60,6 @@ class EngineClient:
     def healthy(self) -> bool:
         """The engine lives and its loop has shown it lately."""
         return self._died is None and self._clock() - self._heard_at < self._health_timeout_s
-
-    async def idle(self) -> None:
-        """Returns when nothing is in flight."""
-        await self._idle.wait()
 
     async def run(self) -> None:
         try:
@@ -77,7 +73,7 @@ class EngineClient:
             mailbox.put_nowait(self._died)
         self._answers.clear()
         self._waiting.clear()
-        self._idle.set()
+        self.idle.set()
         futures: list[asyncio.Future[Any]] = [self.loaded, *self._orders.values()]
         for future in futures:
             if not future.done():
@@ -98,7 +94,7 @@ class EngineClient:
             allowed = add.max_length - len(add.tokens)
             self._answers[add.id] = mailbox, Timeline(arrived, len(add.tokens), allowed, params_n)
             self._waiting.add(add.id)
-            self._idle.clear()
+            self.idle.clear()
             self._link.send(add)
         try:
             yield mailbox
@@ -135,9 +131,6 @@ class EngineClient:
         finally:
             del self._orders[ticket]
 
-    def close(self) -> None:
-        self._link.close()
-
     def _handle(self, report: Report) -> None:
         self._heard_at = self._clock()
         match report:
@@ -173,5 +166,5 @@ class EngineClient:
         _, timeline = self._answers.pop(id)
         self._waiting.discard(id)
         if not self._answers:
-            self._idle.set()
+            self.idle.set()
         self._metrics.ended(timeline, finish, self._clock())

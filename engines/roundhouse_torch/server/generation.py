@@ -57,7 +57,7 @@ class Delta:
     logprobs: Sequence[Told] = ()
 
 
-def whole(deltas: Sequence[Delta]) -> Delta:
+def joined(deltas: Sequence[Delta]) -> Delta:
     """All of one choice's in one."""
     last, text = deltas[-1], "".join(delta.text for delta in deltas)
     tokens = [token for delta in deltas for token in delta.tokens]

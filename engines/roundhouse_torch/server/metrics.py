@@ -21,8 +21,7 @@ _LABELS = ("model_name", "engine")
 
 def token_buckets(longest: int) -> list[int]:
     """1, 2, 5, 10, 20, 50 … up to ``longest``."""
-    steps = [factor * 10**power for power in range(12) for factor in (1, 2, 5)]
-    return [step for step in steps if step <= longest]
+    return [step for power in range(12) for step in (10**power, 2 * 10**power, 5 * 10**power) if step <= longest]
 
 
 @dataclass(slots=True)
@@ -119,10 +118,7 @@ class Metrics:
             "kv_cache_max_concurrency": str(loaded.blocks * loaded.block_size / loaded.max_model_len),
             "engine": "0",
         }
-        info = Gauge(
-            "vllm:cache_config_info", "Information of the cache configuration.", list(labels), registry=self.registry
-        )
-        info.labels(**labels).set(1)
+        prometheus.Info("vllm:cache_config", "The cache's configuration.", registry=self.registry).info(labels)
 
     def page(self) -> bytes:
         return prometheus.generate_latest(self.registry)

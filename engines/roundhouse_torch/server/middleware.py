@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 from aiohttp import web
 
-from roundhouse_torch.errors import Busy, EngineDied, EngineError, RequestError
+from roundhouse_torch.errors import Busy, EngineDied, EngineError, RequestError, TooLarge
 
 log = logging.getLogger(__name__)
 
@@ -65,8 +65,3 @@ async def send_identity(request: web.Request, response: web.StreamResponse) -> N
     """For ``on_response_prepare``: streams have sent their headers by the time a middleware sees them."""
     if REQUEST_ID in request:
         response.headers[_HEADER] = request[REQUEST_ID]
-
-
-class TooLarge(RequestError):
-    status = 413
-    kind = "RequestEntityTooLarge"

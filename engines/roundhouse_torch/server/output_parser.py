@@ -8,8 +8,7 @@ import json
 import re
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from roundhouse_torch.server.tools import ToolUse
 from roundhouse_torch.tokenizer.stops import overlap
@@ -31,8 +30,7 @@ def thinking_of(prompt: str) -> str:
     return "begun" if tail.endswith(OPEN) else "" if tail.endswith(CLOSE) else "optional"
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """``text`` of a ``field``; of ``tool_calls``: the arguments of a call to ``name``."""
 
     field: str
@@ -40,8 +38,7 @@ class Part:
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """``name`` is known before ``arguments`` are complete; ``end``: where the call ends in the text, once it does."""
 
     name: str

@@ -44,11 +44,12 @@ async def run_server(settings: EngineSettings, listener: socket.socket, link: so
     metrics = Metrics(settings.names[0], config.max_position)
     async with AsyncExitStack() as stack:
         publisher = await _publisher(settings, stack)
+        engine_link = await ServerEnd.open(link)
+        stack.callback(engine_link.close)
         client = EngineClient(
-            await ServerEnd.open(link), metrics, publisher,
+            engine_link, metrics, publisher,
             max_waiting=settings.max_num_queued_reqs, health_timeout_s=settings.health_timeout,
         )  # fmt: skip
-        stack.callback(client.close)
         engine = await stack.enter_async_context(_task(client.run()))
         stop = await stack.enter_async_context(_task(signals.get()))
         prompts = Prompts(settings.model, config.vocab_size)
@@ -71,7 +72,7 @@ async def run_server(settings: EngineSettings, listener: socket.socket, link: so
 async def _drain(service: Service, client: EngineClient, signals: asyncio.Queue[int], timeout_s: float) -> None:
     service.accepting = False
     log.info("draining running=%d", client.in_flight)
-    async with _task(client.idle()) as idle, _task(signals.get()) as hurry:
+    async with _task(client.idle.wait()) as idle, _task(signals.get()) as hurry:
         await asyncio.wait((idle, hurry), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
     if client.in_flight:
         log.warning("drain_cut aborted=%d", client.in_flight)
@@ -101,10 +102,7 @@ async def _publisher(settings: EngineSettings, stack: AsyncExitStack) -> EventPu
 
 @asynccontextmanager
 async def _listening(app: web.Application, listener: socket.socket) -> AsyncIterator[None]:
-    """Leaving stops listening and lets handlers finish for `CLOSE_SECONDS`.
-
-    A client that goes away cancels its handler.
-    """
+    """Leaving lets handlers finish for `CLOSE_SECONDS`. A client that goes away cancels its handler."""
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=CLOSE_SECONDS)
     await runner.setup()
     try:

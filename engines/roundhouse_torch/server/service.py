@@ -7,9 +7,8 @@ from array import array
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import msgspec
 from aiohttp import web
 
 from roundhouse_torch.errors import AdapterNotFound, BadAdapter, Busy, ModelNotFound, require
@@ -27,8 +26,6 @@ from roundhouse_torch.server.requests import MAX_ANSWERS, Plan
 from roundhouse_torch.server.shapes import ChatShape, CompletionShape
 from roundhouse_torch.server.tools import notation_of, tool_use
 from roundhouse_torch.settings import EngineSettings
-
-Body = TypeVar("Body", bound=msgspec.Struct)
 
 
 class Service:
@@ -179,8 +176,8 @@ class Service:
         return web.json_response({"success": not await self._client.obey(ResetCache)})
 
     async def _read(
-        self, request: web.Request, kind: type[Body], *, engine: bool = True
-    ) -> tuple[dict[str, Any], Body]:
+        self, request: web.Request, kind: type[requests.Body], *, engine: bool = True
+    ) -> tuple[dict[str, Any], requests.Body]:
         """The body as it came and as it is understood. Raises `Busy` when ``engine`` is needed and shutting down."""
         if engine and not self.accepting:
             raise Busy("The engine is shutting down and accepts no new requests.")

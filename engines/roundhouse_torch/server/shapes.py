@@ -37,9 +37,7 @@ def final_usage(count: UsageCount) -> dict[str, Any]:
 class Shape:
     """JSON of one kind of endpoint. ``usage`` is given when every event shall carry it."""
 
-    kind = ""
-    chunk_kind = ""
-    prefix = ""
+    kind = chunk_kind = prefix = ""
 
     def __init__(
         self, request_id: str, model: str, *, show_tokens: bool, clock: Callable[[], float] = time.time

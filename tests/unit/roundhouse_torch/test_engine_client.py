@@ -101,7 +101,7 @@ async def test_outputs_that_come_after_the_abort_are_dropped(rig: Rig) -> None:
     async with answers(rig, add):
         pass
     rig.step(Output(add.id, [5]))
-    await rig.client.idle()
+    await rig.client.idle.wait()
     assert rig.sample("generation_tokens_total") == 0
 
 
@@ -180,7 +180,7 @@ async def test_stopping_ends_every_stream_with_abort(rig: Rig) -> None:
     async with answers(rig, rig.add(), rig.add()) as mailbox:
         rig.client.abort_all()
         assert [(await mailbox.take()).finish for _ in range(2)] == ["abort", "abort"]
-    await rig.client.idle()
+    await rig.client.idle.wait()
 
 
 async def test_a_reset_is_answered_with_what_the_engine_says(rig: Rig) -> None:

@@ -140,7 +140,8 @@ class EngineMachine(RuleBasedStateMachine):
             sequence = self.live.pop(ended.sequence.id)
             assert sequence.tokens == self.wanted[sequence.id]
             is_end = sequence.tokens[-1] in sequence.sampling.eos_ids
-            assert ended.finish == (Finish.STOP if is_end else Finish.LENGTH)
+            assert ended.end is not None
+            assert ended.end[0] == (Finish.STOP if is_end else Finish.LENGTH)
             assert sequence.blocks == []
             self.histories.append(sequence.tokens)
 

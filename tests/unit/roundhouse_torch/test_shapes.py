@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from roundhouse_torch.scheduler.sequence import Finish
-from roundhouse_torch.server.generation import Delta, UsageCount
-from roundhouse_torch.server.generation import whole as joined
+from roundhouse_torch.server.generation import Delta, UsageCount, joined
 from roundhouse_torch.server.shapes import FINGERPRINT, ChatShape, CompletionShape
 
 USAGE = UsageCount(prompt_tokens=151, completion_tokens=8, cached_tokens=128)
