@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 READ_BYTES: Final = 256 << 10
 AT_ONCE: Final = 64
 ACCEPTS_AT_ONCE: Final = 64
-TURN_S: Final = 0.002
+TURN_S: Final = 0.005
 NO_FILES_PAUSE_S: Final = 0.2
 
 _READ: Final = select.EPOLLIN

@@ -8,12 +8,12 @@ published again yet. A server that accepts connections and never answers is the 
 
 import asyncio
 import logging
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import redis.asyncio as aioredis
 from redis.asyncio.retry import Retry
@@ -21,26 +21,13 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as ConnectionLost
 from redis.exceptions import RedisError
 
-from roundhouse_kv.errors import RedisUnavailable
+from roundhouse_kv.errors import RedisUnavailable, Refused
+from roundhouse_kv.redis_config import RedisConfig
+from roundhouse_kv.resp_connection import Command, Reply, RespConnection, dial
 
 log = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True, slots=True)
-class RedisConfig:
-    """Where Redis is. ``url`` is ``redis://``, ``rediss://`` or ``unix://``, without credentials.
-
-    ``timeout_s``: deadline of one call, connect included. ``beat_s``: period of the heartbeat. ``echo_s``: an echo
-    older than this means unhealthy. ``settle_s``: how long after a reconnect or a new server nothing is judged stale.
-    """
-
-    url: str
-    username: str | None = None
-    password: str | None = field(default=None, repr=False)
-    timeout_s: float = 1.0
-    beat_s: float = 0.25
-    echo_s: float = 1.0
-    settle_s: float = 10.0
+_RUN_ID: Final = re.compile(rb"^run_id:(\w+)", re.MULTILINE)
 
 
 class RedisLink:
@@ -62,7 +49,9 @@ class RedisLink:
         self._first_echo = asyncio.Event()
         self._beat: asyncio.Task[None] | None = None
         self.client = self.open_client()
-        self._pulse = self.open_client()
+        self._pulse: RespConnection | None = None
+        self._batches: RespConnection | None = None
+        self._dialling = asyncio.Lock()
 
     def open_client(self) -> aioredis.Redis:
         """A client of its own, for calls that block on the server or must keep their order; the caller closes it.
@@ -107,6 +96,22 @@ class RedisLink:
             raise asyncio.CancelledError
         return answer
 
+    async def batch(self, commands: Sequence[Command]) -> list[Reply]:
+        """Many commands in one write, their answers in order; for what comes round each second, at a tenth of the cost
+        of ``client``. Raises `RedisUnavailable`, also when the server refuses one."""
+        async with self._dialling:
+            connection = self._batches
+            if connection is None or not connection.usable:
+                if connection is not None:
+                    connection.close()
+                connection = self._batches = await dial(self.config, _unasked)
+        try:
+            answers: list[Reply] = await self.ask(connection.ask_all(commands))
+        except RedisUnavailable:
+            connection.close()
+            raise
+        return answers
+
     async def wait_healthy(self, deadline_s: float) -> bool:
         """Wait for the first echo; False when none came in time."""
         with suppress(TimeoutError):
@@ -124,8 +129,10 @@ class RedisLink:
         if self._beat is not None:
             self._beat.cancel()
             await asyncio.gather(self._beat, return_exceptions=True)
-        for client in (self.client, self._pulse):
-            await close_client(client, self.config.timeout_s)
+        for connection in (self._pulse, self._batches):
+            if connection is not None:
+                connection.close()
+        await close_client(self.client, self.config.timeout_s)
 
     async def _beat_forever(self) -> None:
         while True:
@@ -137,13 +144,20 @@ class RedisLink:
 
     async def _echo(self) -> str:
         """One PING; the server's run_id, or "" when this user may not ask for it."""
-        pipe = self._pulse.pipeline(transaction=False)
-        pipe.ping()
-        pipe.info("server")
-        pong, info = await self.ask(pipe.execute(raise_on_error=False))
-        if isinstance(pong, Exception):
-            raise RedisUnavailable(f"Redis at {self.config.url}: {pong}") from pong
-        return "" if isinstance(info, Exception) else str(info.get("run_id", ""))
+        pulse = self._pulse
+        if pulse is None or not pulse.usable:
+            if pulse is not None:
+                pulse.close()
+            pulse = self._pulse = await dial(self.config, _unasked)
+        try:
+            await self.ask(pulse.ask("PING"))
+            with suppress(Refused):
+                told = _RUN_ID.search(await self.ask(pulse.ask("INFO", "server")))
+                return told[1].decode() if told else ""
+        except RedisUnavailable:
+            pulse.close()
+            raise
+        return ""
 
     def _heard(self, run_id: str) -> None:
         now = self._clock()
@@ -167,3 +181,7 @@ async def close_client(client: aioredis.Redis, deadline_s: float) -> None:
     with suppress(RedisError, OSError, TimeoutError):
         async with asyncio.timeout(deadline_s):
             await client.aclose()
+
+
+def _unasked(_reply: Reply) -> None:
+    """Nothing is pushed on a connection that only answers."""

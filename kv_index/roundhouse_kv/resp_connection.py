@@ -8,18 +8,19 @@ second.
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
 import hiredis
 from redis.asyncio.connection import parse_url
 from redis.exceptions import RedisError
 
-from roundhouse_kv.errors import RedisUnavailable
-from roundhouse_kv.redis_link import RedisConfig
+from roundhouse_kv.errors import RedisUnavailable, Refused
+from roundhouse_kv.redis_config import RedisConfig
 
 MOST_UNSENT: Final = 1 << 20
 
+Command = tuple[bytes | str, ...]
 Reply = Any
 """int, bytes, None, a list of them, or `hiredis.ReplyError`."""
 
@@ -46,14 +47,23 @@ class RespConnection(asyncio.Protocol):
             self._transport.write(hiredis.pack_command(command))  # type: ignore[arg-type]
 
     async def ask(self, *command: bytes | str) -> Reply:
-        """One command and its answer; before anything is pushed on this connection only. Raises `RedisUnavailable`."""
-        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._answers.append(answer)
-        self.send(*command)
-        reply = await answer
-        if isinstance(reply, Exception):
-            raise RedisUnavailable(f"Redis refused {command[0]!r}: {reply}")
-        return reply
+        """One command and its answer; see `ask_all`."""
+        return (await self.ask_all([command]))[0]
+
+    async def ask_all(self, commands: Sequence[Command]) -> list[Reply]:
+        """Commands in one write and their answers; never after something was pushed on this connection. Raises
+        `RedisUnavailable`, which is `Refused` when the server answered one with an error."""
+        if self._transport is None or self.lost.is_set():
+            raise RedisUnavailable("connection to Redis lost")
+        loop = asyncio.get_running_loop()
+        answers: list[asyncio.Future[Reply]] = [loop.create_future() for _ in commands]
+        self._answers += answers
+        self._transport.write(b"".join(map(hiredis.pack_command, commands)))  # type: ignore[arg-type]
+        replies = await asyncio.gather(*answers)
+        for command, reply in zip(commands, replies, strict=True):
+            if isinstance(reply, Exception):
+                raise Refused(f"Redis refused {command[0]!r}: {reply}")
+        return replies
 
     def close(self) -> None:
         if self._transport is not None:

@@ -163,12 +163,11 @@ async def test_demand_is_told_by_gateway_also_when_zero(link: RedisLink) -> None
     store, keys = DemandStore(link, INSTALLATION), service()
     assert await store.gateways() == {}
     assert await store.read(keys) == {}
-    await store.beat(GatewayBeat(incarnation=7, admin="h:1"))
-    await store.beat(GatewayBeat(incarnation=8))
-    await store.write(keys, 7, Demand())
+    await store.tell(GatewayBeat(incarnation=7, admin="h:1"), {keys: Demand()})
+    await store.tell(GatewayBeat(incarnation=8), {})
     assert set(await store.gateways()) == {7, 8}
     assert await store.read(keys) == {7: Demand()}
-    await store.write(keys, 8, Demand(held=3))
+    await store.tell(GatewayBeat(incarnation=8), {keys: Demand(held=3)})
     assert await store.read(keys, [8, 9]) == {8: Demand(held=3)}
     other = service("other")
     assert await store.read_all([keys, other], [7, 8]) == {keys: {7: Demand(), 8: Demand(held=3)}, other: {}}
@@ -254,7 +253,7 @@ async def test_a_reader_notices_when_the_log_is_not_the_one_it_read(link: RedisL
 
 async def test_demand_of_a_gateway_that_is_gone_expires(link: RedisLink) -> None:
     store, keys = DemandStore(link, INSTALLATION), service()
-    await store.write(keys, 7, Demand(held=1))
+    await store.tell(GatewayBeat(incarnation=7), {keys: Demand(held=1)})
     await link.ask(link.client.pexpire(keys.demand(7), 50))
 
     async def gone() -> bool:
