@@ -26,10 +26,11 @@ Reply = Any
 
 
 class RespConnection(asyncio.Protocol):
-    """Made by `dial`. ``lost`` is set when the connection has ended."""
+    """Made by `dial`. ``lost`` is true when the connection has ended."""
 
     def __init__(self, on_reply: Callable[[Reply], None]) -> None:
-        self.lost = asyncio.Event()
+        self.lost = False
+        self._woken = asyncio.Event()
         self._on_reply = on_reply
         self._reader = hiredis.Reader()
         self._answers: deque[asyncio.Future[Reply]] = deque()
@@ -39,7 +40,7 @@ class RespConnection(asyncio.Protocol):
     def usable(self) -> bool:
         """Open, and the server takes what is sent."""
         transport = self._transport
-        return transport is not None and not self.lost.is_set() and transport.get_write_buffer_size() < MOST_UNSENT
+        return transport is not None and not self.lost and transport.get_write_buffer_size() < MOST_UNSENT
 
     def send(self, *command: bytes | str) -> None:
         """Raises nothing: what cannot be sent is lost with the connection."""
@@ -53,7 +54,7 @@ class RespConnection(asyncio.Protocol):
     async def ask_all(self, commands: Sequence[Command]) -> list[Reply]:
         """Commands in one write and their answers; never after something was pushed on this connection. Raises
         `RedisUnavailable`, which is `Refused` when the server answered one with an error."""
-        if self._transport is None or self.lost.is_set():
+        if self._transport is None or self.lost:
             raise RedisUnavailable("connection to Redis lost")
         loop = asyncio.get_running_loop()
         answers: list[asyncio.Future[Reply]] = [loop.create_future() for _ in commands]
@@ -64,6 +65,16 @@ class RespConnection(asyncio.Protocol):
             if isinstance(reply, Exception):
                 raise Refused(f"Redis refused {command[0]!r}: {reply}")
         return replies
+
+    async def until_lost(self, most_s: float) -> None:
+        """Wait until the connection has ended, or for ``most_s``."""
+        timer = asyncio.get_running_loop().call_later(most_s, self._woken.set)
+        try:
+            await self._woken.wait()
+        finally:
+            timer.cancel()
+        if not self.lost:
+            self._woken.clear()
 
     def close(self) -> None:
         if self._transport is not None:
@@ -86,7 +97,8 @@ class RespConnection(asyncio.Protocol):
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.lost.set()
+        self.lost = True
+        self._woken.set()
         while self._answers:
             answer = self._answers.popleft()
             if not answer.done():
