@@ -25,7 +25,7 @@ class DemandStore:
         """That one gateway is alive, and what it holds and runs for each service; each second, also when zero."""
         records: list[tuple[str, bytes]] = [(self._names.gateway(beat.incarnation), encode_record(beat))]
         records += [(keys.demand(beat.incarnation), encode_record(demand)) for keys, demand in demands.items()]
-        await self._link.batch([("SET", key, record, "EX", str(DEMAND_TTL_S)) for key, record in records])
+        await self._link.bare.ask(*(("SET", key, record, "EX", str(DEMAND_TTL_S)) for key, record in records))
 
     async def read(self, keys: ServiceKeys, incarnations: Iterable[int] | None = None) -> dict[int, Demand]:
         """Demand of one service by gateway; asks for the gateways alive when they are not given."""

@@ -142,7 +142,7 @@ class GatewayFeed:
         asked = [(view, list(member_uids(view.entry))) for view in self._views.values() if view.entry.members]
         if not asked:
             return
-        answers = await self._link.batch([("MGET", *map(view.keys.lease, uids)) for view, uids in asked])
+        answers = await self._link.bare.ask(*(("MGET", *map(view.keys.lease, uids)) for view, uids in asked))
         now = self._clock()
         for (view, uids), values in zip(asked, answers, strict=True):
             for uid, lease in parse_leases(uids, values).items():

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self
@@ -23,7 +23,7 @@ from redis.exceptions import RedisError
 
 from roundhouse_kv.errors import RedisUnavailable, Refused
 from roundhouse_kv.redis_config import RedisConfig
-from roundhouse_kv.resp_connection import Command, Reply, RespConnection, dial
+from roundhouse_kv.resp_connection import KeptConnection
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,8 @@ _RUN_ID: Final = re.compile(rb"^run_id:(\w+)", re.MULTILINE)
 class RedisLink:
     """Async context manager; entering it never waits for Redis.
 
-    ``client`` takes and gives bytes; `ask` bounds its calls. ``run_id`` is the server's, empty while unknown.
+    ``client`` takes and gives bytes; `ask` bounds its calls. ``bare`` is for what comes round each second, at a tenth
+    of the client's cost. ``run_id`` is the server's, empty while unknown.
     ``generation`` counts connects and changes of ``run_id``: whoever keeps state that a restarted server may have
     lost compares it.
     """
@@ -48,15 +49,12 @@ class RedisLink:
         self._settles_at = 0.0
         self._first_echo = asyncio.Event()
         self._beat: asyncio.Task[None] | None = None
-        self.client = self.open_client()
-        self._pulse: RespConnection | None = None
-        self._batches: RespConnection | None = None
-        self._dialling = asyncio.Lock()
+        self.client = self._open_client()
+        self.bare = self.open_bare()
+        self._pulse = self.open_bare()
 
-    def open_client(self) -> aioredis.Redis:
-        """A client of its own, for calls that block on the server or must keep their order; the caller closes it.
-
-        Its only time-out is `ask`: with one of redis-py's, each write goes through ``asyncio.wait_for``, which on
+    def _open_client(self) -> aioredis.Redis:
+        """Its only time-out is `ask`: with one of redis-py's, each write goes through ``asyncio.wait_for``, which on
         Python 3.11 forgets a cancellation that comes when the write is just done. A call on a connection that the
         server has closed is sent once more on a new one; all our calls may be executed twice.
         """
@@ -69,6 +67,10 @@ class RedisLink:
             retry=Retry(NoBackoff(), 1, supported_errors=(ConnectionLost,)),
             protocol=2,
         )
+
+    def open_bare(self) -> KeptConnection:
+        """A bare connection of its own; the caller closes it."""
+        return KeptConnection(self.config)
 
     @property
     def healthy(self) -> bool:
@@ -96,22 +98,6 @@ class RedisLink:
             raise asyncio.CancelledError
         return answer
 
-    async def batch(self, commands: Sequence[Command]) -> list[Reply]:
-        """Many commands in one write, their answers in order; for what comes round each second, at a tenth of the cost
-        of ``client``. Raises `RedisUnavailable`, also when the server refuses one."""
-        async with self._dialling:
-            connection = self._batches
-            if connection is None or not connection.usable:
-                if connection is not None:
-                    connection.close()
-                connection = self._batches = await dial(self.config, _unasked)
-        try:
-            answers: list[Reply] = await self.ask(connection.ask_all(commands))
-        except RedisUnavailable:
-            connection.close()
-            raise
-        return answers
-
     async def wait_healthy(self, deadline_s: float) -> bool:
         """Wait for the first echo; False when none came in time."""
         with suppress(TimeoutError):
@@ -129,10 +115,9 @@ class RedisLink:
         if self._beat is not None:
             self._beat.cancel()
             await asyncio.gather(self._beat, return_exceptions=True)
-        for connection in (self._pulse, self._batches):
-            if connection is not None:
-                connection.close()
-        await close_client(self.client, self.config.timeout_s)
+        for connection in (self._pulse, self.bare):
+            connection.close()
+        await _close_client(self.client, self.config.timeout_s)
 
     async def _beat_forever(self) -> None:
         while True:
@@ -144,19 +129,11 @@ class RedisLink:
 
     async def _echo(self) -> str:
         """One PING; the server's run_id, or "" when this user may not ask for it."""
-        pulse = self._pulse
-        if pulse is None or not pulse.usable:
-            if pulse is not None:
-                pulse.close()
-            pulse = self._pulse = await dial(self.config, _unasked)
-        try:
-            await self.ask(pulse.ask("PING"))
-            with suppress(Refused):
-                told = _RUN_ID.search(await self.ask(pulse.ask("INFO", "server")))
-                return told[1].decode() if told else ""
-        except RedisUnavailable:
-            pulse.close()
-            raise
+        await self._pulse.ask(("PING",))
+        with suppress(Refused):
+            [info] = await self._pulse.ask(("INFO", "server"))
+            told = _RUN_ID.search(info)
+            return told[1].decode() if told else ""
         return ""
 
     def _heard(self, run_id: str) -> None:
@@ -176,12 +153,8 @@ class RedisLink:
         self._connected = False
 
 
-async def close_client(client: aioredis.Redis, deadline_s: float) -> None:
+async def _close_client(client: aioredis.Redis, deadline_s: float) -> None:
     """Close without ever hanging on a server that does not answer."""
     with suppress(RedisError, OSError, TimeoutError):
         async with asyncio.timeout(deadline_s):
             await client.aclose()
-
-
-def _unasked(_reply: Reply) -> None:
-    """Nothing is pushed on a connection that only answers."""

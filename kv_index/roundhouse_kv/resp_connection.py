@@ -134,3 +134,45 @@ async def _connect(connection: RespConnection, url: str, where: Any) -> None:
     await loop.create_connection(
         lambda: connection, where.get("host", "localhost"), where.get("port", 6379), ssl=context
     )
+
+
+class KeptConnection:
+    """A connection that is made when it is first used and anew after a failure; it serves one task or many."""
+
+    def __init__(self, config: RedisConfig) -> None:
+        self._config = config
+        self._connection: RespConnection | None = None
+        self._dialling = asyncio.Lock()
+
+    async def ask(self, *commands: Command, deadline_s: float | None = None) -> list[Reply]:
+        """Commands in one write and their answers, within the deadline (default ``timeout_s``).
+
+        Raises `RedisUnavailable`, which is `Refused` when the server answered one with an error.
+        """
+        wait_s = self._config.timeout_s if deadline_s is None else deadline_s
+        try:
+            async with asyncio.timeout(wait_s):
+                return await (await self._usable()).ask_all(commands)
+        except Refused:
+            raise
+        except (RedisUnavailable, TimeoutError) as error:
+            self.close()
+            if isinstance(error, RedisUnavailable):
+                raise
+            raise RedisUnavailable(f"Redis at {self._config.url}: no answer within {wait_s:g} s") from error
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    async def _usable(self) -> RespConnection:
+        async with self._dialling:
+            if self._connection is None or not self._connection.usable:
+                self.close()
+                self._connection = await dial(self._config, _unasked)
+            return self._connection
+
+
+def _unasked(_reply: Reply) -> None:
+    """Nothing is pushed on a connection that only answers."""

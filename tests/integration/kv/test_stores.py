@@ -225,7 +225,7 @@ async def test_a_reader_gets_every_batch_once_and_skips_what_it_cannot_read(link
     assert [part async for part in reader.replay(keys, reader.positions[keys])] == []
     await link.ask(link.client.delete(keys.kv_log))
     assert [part async for part in reader.replay(keys, (0, 0))] == []
-    await reader.close()
+    reader.close()
 
 
 async def test_a_reader_notices_when_the_log_is_not_the_one_it_read(link: RedisLink) -> None:
@@ -248,7 +248,7 @@ async def test_a_reader_notices_when_the_log_is_not_the_one_it_read(link: RedisL
     await link.ask(link.client.xadd(keys.kv_log, {b"b": b"x"}, id="5-1"))
     assert not await reader.check(keys), "ids have gone backwards"
     assert reader.positions[keys] == (0, 0)
-    await reader.close()
+    reader.close()
 
 
 async def test_demand_of_a_gateway_that_is_gone_expires(link: RedisLink) -> None:
