@@ -1,8 +1,8 @@
 """``make bench-engine``: the bundled engine and vLLM's CPU build serve the same model side by side in one run.
 
 Both run at once; one is measured while the other has nothing to do, in turns. CPU is that of a server's whole process
-tree. llama.cpp is shown beside them for one stream. Takes 25 minutes on two quiet cores; two with ``QUICK=1`` (one turn,
-one thread).
+tree. llama.cpp is shown beside them for one stream. Takes 25 minutes on two quiet cores; ``QUICK=1``: one turn, one
+thread, two minutes.
 """
 
 import asyncio
