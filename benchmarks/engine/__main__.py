@@ -1,7 +1,8 @@
 """``make bench-engine``: the bundled engine and vLLM's CPU build serve the same model side by side in one run.
 
 Both run at once; one is measured while the other has nothing to do, in turns. CPU is that of a server's whole process
-tree. With ``QUICK=1`` one turn and one thread.
+tree. llama.cpp is shown beside them for one stream. Takes 25 minutes on two quiet cores; ``QUICK=1``: one turn, one
+thread, two minutes.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import aiohttp
 
+from benchmarks.engine.llama_cpp import decode_tokens_per_cpu_s
 from benchmarks.engine.load import Client
 from benchmarks.engine.null_model import null_model_figures
 from benchmarks.engine.servers import SYSTEMS, Server, model_folder, serving, vllm_python
@@ -23,6 +25,7 @@ from benchmarks.harness import BenchmarkError, print_result, quick
 
 ROUNDS = 5
 STARTS = 3
+ANSWER = 64
 RATE = 5.0
 """Arrivals per second: more than either serves with one thread, so that throughput is what they can do."""
 
@@ -52,6 +55,9 @@ def compare(folder: Path, threads: int) -> Figures:
             starts[server.system].append(server.start_s)
             print(f"threads={threads} {server.system} started in {server.start_s:.1f} s", flush=True)
         figures = asyncio.run(measure(servers, threads))
+    llama_cpp = [decode_tokens_per_cpu_s(threads, ANSWER) for _ in range(1 if quick() else ROUNDS)]
+    if found := [value for value in llama_cpp if value is not None]:
+        figures["decode_b1_tokens_per_cpu_s"]["llama_cpp"] = statistics.median(found)
     return figures | {"start_to_ready_s": {system: statistics.median(times) for system, times in starts.items()}}
 
 
@@ -87,7 +93,7 @@ async def measure(servers: Sequence[Server], threads: int) -> Figures:
 
 
 async def one_turn(client: Client) -> dict[str, float]:
-    answer, prompts, requests = (24, 2, 12) if quick() else (64, 4, 40)
+    answer, prompts, requests = (24, 2, 12) if quick() else (ANSWER, 4, 40)
     found = {f"decode_b{streams}_tokens_per_cpu_s": await client.decode(streams, answer) for streams in (1, 8, 32)}
     found["prefill_tokens_per_cpu_s"] = await client.prefill(prompts, 512)
     ttft, throughput, per_cpu = await client.poisson(requests, RATE, 32)

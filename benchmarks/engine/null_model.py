@@ -52,7 +52,10 @@ def step_cpu_ms() -> float:
 
 
 def lookup_ms() -> float:
-    """CPU of planning a step that admits a prompt of 1,000 cached blocks: naming, finding and taking them."""
+    """CPU of planning a step that admits a prompt of 1,000 cached blocks: naming, finding and taking them.
+
+    The prompt was sent before, so the names of its blocks are remembered (`chain.REMEMBERED`).
+    """
     scheduler = make_core(4_000).scheduler
     runner = NullRunner()
     prompt = [k * 17 % 49_152 for k in range(BLOCKS * BLOCK_SIZE + 1)]

@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import version
 
 import uvloop
-from roundhouse_kv.redis_link import RedisConfig, RedisLink
+from roundhouse_kv.redis_config import RedisConfig
+from roundhouse_kv.redis_link import RedisLink
 from roundhouse_operator.cluster import INFERENCE_SERVICE
 from roundhouse_operator.kubernetes_cluster import KubernetesCluster, connect
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from struct import unpack
 from typing import Any, Final
 
+from roundhouse_kv.chat_files import chat_template, special_tokens
 from roundhouse_kv.errors import UnsupportedTokenizer
 from roundhouse_kv.records import Profile
 from roundhouse_kv.render import content_format
@@ -23,8 +24,10 @@ from roundhouse_agent.density import Density, density
 
 log = logging.getLogger(__name__)
 
-FILES: Final = ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "chat_template.json")
-_VARIABLES: Final = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+FILES: Final = (
+    "config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja",
+    "chat_template.json",
+)  # fmt: skip
 _BYTES: Final = {"float32": 4, "float16": 2, "bfloat16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "int8": 1}
 
 
@@ -66,12 +69,13 @@ def describe(model: Model, stack: Mapping[str, str]) -> Profile:
     """``stack``: what the engine says that it runs."""
     config, tokenizer_config = _json(model.files, "config.json"), _json(model.files, "tokenizer_config.json")
     text_config = {**config, **config.get("text_config", {})}
-    template = _template(model.files, tokenizer_config)
+    jinja = model.files.get("chat_template.jinja")
+    template = chat_template(jinja, _json(model.files, "chat_template.json"), tokenizer_config)
     return Profile(
         text=model.table.rules if model.table is not None else None,
         chat_template=template,
         content_format="openai" if content_format(template) == "openai" else "string",
-        variables=_special_tokens(tokenizer_config),
+        variables=special_tokens(_json(model.files, "special_tokens_map.json"), tokenizer_config),
         reason=model.reason or ("" if template else "the model has no chat template"),
         parameters=model.parameters or int(config.get("num_parameters", 0)),
         layers=int(text_config.get("num_hidden_layers", 0)),
@@ -95,26 +99,6 @@ def count_parameters(folder: Path) -> int:
             continue
         total += sum(prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
     return total
-
-
-def _template(files: Mapping[str, bytes], tokenizer_config: Mapping[str, Any]) -> str:
-    if "chat_template.jinja" in files:
-        return files["chat_template.jinja"].decode("utf-8", "replace")
-    template = _json(files, "chat_template.json").get("chat_template") or tokenizer_config.get("chat_template")
-    if isinstance(template, list):
-        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
-        template = named.get("default")
-    return template if isinstance(template, str) else ""
-
-
-def _special_tokens(tokenizer_config: Mapping[str, Any]) -> dict[str, str]:
-    found = {}
-    for name in _VARIABLES:
-        value = tokenizer_config.get(name)
-        value = value.get("content") if isinstance(value, dict) else value
-        if isinstance(value, str):
-            found[name] = value
-    return found
 
 
 def _kv_bytes(config: Mapping[str, Any], kv_dtype: str) -> int:

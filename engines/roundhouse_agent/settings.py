@@ -7,7 +7,7 @@ from pathlib import Path
 from uuid import UUID
 
 from roundhouse_engines.launch import AGENT_PORT, ENGINE_KINDS, ENGINE_PORT
-from roundhouse_kv.redis_link import RedisConfig
+from roundhouse_kv.redis_config import RedisConfig
 
 from roundhouse_agent.errors import BadSettings
 

@@ -26,10 +26,10 @@ class OpenAiSse:
 
     def plain(self, block: bytes) -> bool:
         return not (
-            b"[DONE]" in block
-            or b'"error"' in block
-            or b'"abort"' in block
-            or (b'"usage"' in block and block.count(b'"usage"') != block.count(b'"usage":null'))
+            block.find(b"[DONE]") >= 0  # for bytes, ``in`` first tries a number
+            or block.find(b'"error"') >= 0
+            or block.find(b'"abort"') >= 0
+            or (block.find(b'"usage"') >= 0 and block.count(b'"usage"') != block.count(b'"usage":null'))
         )
 
     def mark(self, event: bytes) -> Mark:

@@ -2,9 +2,9 @@
 
 Two processes. The *server* (``server/``, ``tokenizer/``, ``events/``) speaks HTTP, renders and tokenises prompts,
 turns tokens back into text and publishes KV events; it never imports torch. The *engine* (``engine/``,
-``scheduler/``, ``kvcache/``, ``attention/``, ``layers/``, ``models/``) plans a step, runs the model and samples.
-They exchange the frames of ``messages/`` over one socket pair. ``supervisor`` starts the engine before anything
-heavy is imported, so that both load side by side.
+``scheduler/``, ``kvcache/``, ``models/``, ``kernels/``) plans a step, runs the model and samples. They exchange the
+frames of ``messages/`` over one socket pair. ``__main__`` starts the engine before anything heavy is imported, so that
+both load side by side.
 """
 
 __version__ = "0.1.0"

@@ -1,15 +1,4 @@
-"""EngineError
-├── SettingsError      a command-line value that cannot be used
-├── ModelError         the model folder cannot be served; the message names what is wrong and what would work
-│   ├── UnsupportedModel   a family, type or format that this engine does not implement
-│   └── BrokenModel        missing or inconsistent files
-├── EngineDied         the engine process ended, for the reason that it gave
-│   └── EngineGone     … without giving one
-└── RequestError       the client's fault or a refusal; carries the HTTP status and OpenAI's fields
-    ├── BadRequest     400 (and MalformedRequest, BadAdapter)
-    ├── ModelNotFound  404 (and AdapterNotFound)
-    └── Busy           503, with Retry-After
-"""
+"""Everything this package raises, by who is at fault: settings, model, engine, or a request (with its HTTP status)."""
 
 
 class EngineError(Exception):
@@ -21,7 +10,7 @@ class SettingsError(EngineError):
 
 
 class ModelError(EngineError):
-    """The model folder cannot be served."""
+    """The model folder cannot be served; the message names what is wrong and what would work."""
 
 
 class UnsupportedModel(ModelError):
@@ -59,9 +48,15 @@ class BadRequest(RequestError):
 
 
 class MalformedRequest(BadRequest):
-    """A body that is no JSON or has fields of the wrong type."""
+    """A body that is no JSON or has fields of the wrong type or out of range."""
 
     kind = "Bad Request"
+
+
+class BadAdapter(BadRequest):
+    """An adapter that cannot be loaded or not now, in vLLM's words."""
+
+    kind = "InvalidUserInput"
 
 
 class ModelNotFound(RequestError):
@@ -71,14 +66,15 @@ class ModelNotFound(RequestError):
     kind = "NotFoundError"
 
 
-class BadAdapter(BadRequest):
-    """An adapter that cannot be loaded or not now, in vLLM's words."""
-
-    kind = "InvalidUserInput"
-
-
 class AdapterNotFound(ModelNotFound):
     """An adapter, or its files, that are not there."""
+
+
+class TooLarge(RequestError):
+    """A body above the limit."""
+
+    status = 413
+    kind = "RequestEntityTooLarge"
 
 
 class Busy(RequestError):
@@ -87,3 +83,9 @@ class Busy(RequestError):
     status = 503
     kind = "Service Unavailable"
     retry_after_s = 1
+
+
+def require(holds: bool, message: str, param: str) -> None:
+    """Raises `BadRequest`."""
+    if not holds:
+        raise BadRequest(message, param)

@@ -109,12 +109,35 @@ def _add_probes(app: FastAPI, plane: DataPlane) -> None:
         return JSONResponse({"v": 1, "ready": False, "message": message}, 503)
 
 
+class _Server(uvicorn.Server):
+    """Without uvicorn's ten ticks a second, which would be a good part of what an idle gateway does."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._told = asyncio.Event()
+
+    async def main_loop(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        await self.on_tick(0)
+        if not self.should_exit:
+            await self._told.wait()
+
+    def tell_to_stop(self) -> None:
+        """From another thread."""
+        self.should_exit = True
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._told.set)
+
+
 class AdminServer:
     """uvicorn in a daemon thread, on a socket that is already bound."""
 
     def __init__(self, app: FastAPI, sock: socket.socket) -> None:
-        config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1)
-        self._server = uvicorn.Server(config)
+        config = uvicorn.Config(
+            app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1, date_header=False
+        )
+        self._server = _Server(config)
         self._sock = sock
         self._thread = threading.Thread(target=self._run, name="admin", daemon=True)
 
@@ -125,7 +148,7 @@ class AdminServer:
         asyncio.run(self._server.serve(sockets=[self._sock]))
 
     def stop(self) -> None:
-        self._server.should_exit = True
+        self._server.tell_to_stop()
         self._thread.join(timeout=3)
         if self._thread.is_alive():
             log.warning("admin_thread_left_behind")

@@ -88,25 +88,29 @@ def read_head(head: bytes) -> tuple[AnswerHead, int]:
 class ChunkedBody:
     """Takes a chunked body out of its framing. ``complete``: the last chunk and its trailers were read."""
 
-    __slots__ = ("_left", "_rest", "_trailers", "complete")
+    __slots__ = ("_last_line", "_last_size", "_left", "_rest", "_trailers", "complete")
 
     def __init__(self) -> None:
         self._rest = b""
         self._left = 0  # bytes of the present chunk and its line end that are still to come
         self._trailers = False
         self.complete = False
+        self._last_line = b""  # of a chunk that came whole, with its line end
+        self._last_size = 0  # of the read that it began
 
     def whole_chunk(self, data: bytes) -> int:
         """Where the body begins when ``data`` is just one chunk with its framing, else 0. Raises `ValueError`."""
         if self._left or self._rest or self._trailers:
             return 0
-        start = data.find(b"\r\n", 0, 10) + 2
-        line = data[: start - 2]
-        if start > 2 and line.isalnum() and data[0] != _ZERO and start + int(line, 16) + 2 == len(data):
-            if data.endswith(b"\r\n"):
-                return start
-            raise ValueError("chunk without an end")
-        return 0
+        if len(data) != self._last_size or not data.startswith(self._last_line):
+            start = data.find(b"\r\n", 0, 10) + 2
+            line = data[: start - 2]
+            if start <= 2 or not line.isalnum() or data[0] == _ZERO or start + int(line, 16) + 2 != len(data):
+                return 0
+            self._last_line, self._last_size = data[:start], len(data)
+        if data.endswith(b"\r\n"):
+            return len(self._last_line)
+        raise ValueError("chunk without an end")
 
     def feed(self, data: bytes) -> bytes:
         """The body's bytes in ``data``. Raises `ValueError`."""

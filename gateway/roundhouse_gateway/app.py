@@ -20,7 +20,8 @@ from roundhouse_kv.demand_store import DemandStore
 from roundhouse_kv.gateway_feed import GatewayFeed
 from roundhouse_kv.names import Installation
 from roundhouse_kv.records import GatewayBeat
-from roundhouse_kv.redis_link import RedisConfig, RedisLink
+from roundhouse_kv.redis_config import RedisConfig
+from roundhouse_kv.redis_link import RedisLink
 
 from roundhouse_gateway import exchange
 from roundhouse_gateway.admin import AdminServer, LoopDoor, build_app
@@ -57,7 +58,7 @@ async def run(settings: Settings) -> None:
         plane = DataPlane(settings, fleet, incarnation, clock=clock, wall_clock=time.time, random=Random(), keys=keys)
         count_unreadable(plane.metrics.wire_errors)
         beat = GatewayBeat(incarnation=incarnation, admin=_shown(admin), started_ms=round(time.time() * 1000))
-        beats = Beats(DemandStore(link, installation), installation, beat, fleet, clock)
+        beats = Beats(DemandStore(link, installation), beat, fleet, clock)
         app = build_app(
             plane,
             LoopDoor(asyncio.get_running_loop()),

@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 from roundhouse_kv.demand_store import DemandStore
 from roundhouse_kv.errors import RedisUnavailable
-from roundhouse_kv.names import Installation
 from roundhouse_kv.records import Demand, GatewayBeat
 
 from roundhouse_gateway.fleet import Fleet, Service
@@ -19,13 +18,11 @@ class Beats:
     def __init__(
         self,
         store: DemandStore,
-        installation: Installation,
         beat: GatewayBeat,
         fleet: Fleet,
         clock: Callable[[], float],
     ) -> None:
         self._store = store
-        self._names = installation
         self._beat = beat
         self._fleet = fleet
         self._clock = clock
@@ -41,11 +38,8 @@ class Beats:
             await asyncio.sleep(PERIOD_S)
 
     async def _round(self) -> None:
-        await self._store.beat(self._beat)
-        for service in list(self._fleet.services.values()):
-            entry = service.view.entry
-            keys = self._names.service(entry.namespace, entry.name)
-            await self._store.write(keys, self._beat.incarnation, self._demand(service))
+        services = self._fleet.services.values()
+        await self._store.tell(self._beat, {service.view.keys: self._demand(service) for service in services})
 
     def _demand(self, service: Service) -> Demand:
         last = service.last_request_at

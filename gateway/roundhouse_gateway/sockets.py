@@ -1,10 +1,10 @@
 """Non-blocking TCP for the data plane: every connection in one epoll, which the event loop watches as one file.
 
 A transport of the event loop costs more than the system calls that it makes, and a gateway makes little else. Here all
-connections that are ready are served in one batch, a read goes into one shared buffer, and what is written in a batch
-leaves at its end; only what a socket does not take is kept until it does. `Stream` is what an `asyncio.Transport` would
-be, with the same rules: `connection_lost` comes once, last, and never from inside a call of the connection; above
-``high`` unsent bytes `pause_writing` is called, at a quarter of that `resume_writing`.
+connections that are ready are served in one batch, and what is written in a batch leaves at its end; only what a socket
+does not take is kept until it does. `Stream` is what an `asyncio.Transport` would be, with the same rules:
+`connection_lost` comes once, last, and never from inside a call of the connection; above ``high`` unsent bytes
+`pause_writing` is called, at a quarter of that `resume_writing`.
 
 What epoll says is only ever a hint to try: a descriptor may have been closed and given out anew within a batch.
 """
@@ -16,15 +16,15 @@ import select
 import socket
 from collections.abc import Callable
 from time import monotonic
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 from weakref import WeakKeyDictionary
 
 log = logging.getLogger(__name__)
 
-READ_BYTES: Final = 256 << 10
+READ_BYTES: Final = 64 << 10
 AT_ONCE: Final = 64
 ACCEPTS_AT_ONCE: Final = 64
-TURN_S: Final = 0.002
+TURN_S: Final = 0.005
 NO_FILES_PAUSE_S: Final = 0.2
 
 _READ: Final = select.EPOLLIN
@@ -82,9 +82,8 @@ class Stream:
         self._fd = sock.fileno()
         self._connection = connection
         self._send: Callable[[bytes], int] = sock.send
-        self._recv_into: Callable[[Any], int] = sock.recv_into
+        self._recv: Callable[[int], bytes] = sock.recv
         self._received = connection.data_received
-        self._buffer = poller.buffer
         self._queued = b""  # leaves with the batch
         self._unsent = bytearray()
         self._high = 64 << 10
@@ -183,14 +182,14 @@ class Stream:
 
     def _read(self) -> None:
         try:
-            size = self._recv_into(self._buffer)
+            data = self._recv(READ_BYTES)
         except BlockingIOError:
             return
         except OSError as error:
             self._lose(error)
             return
-        if size:
-            self._received(bytes(self._buffer[:size]))
+        if data:
+            self._received(data)
         else:
             self._connection.eof_received()
             self.close()
@@ -302,7 +301,6 @@ class Poller:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self.buffer = memoryview(bytearray(READ_BYTES))
         self._epoll = select.epoll()
         self._ready: dict[int, Callable[[int], None]] = {}
         self.batching = False

@@ -8,7 +8,6 @@ sent is dropped; readers see the gap and ask.
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Final
 
 from roundhouse_kv.books import Books
@@ -96,10 +95,8 @@ class BooksFeed:
                 continue
             self._refused = False
             self._all_tables_due(self._clock())
-            while not self._connection.lost.is_set() and generation == self._link.generation:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(TICK_S):
-                        await self._connection.lost.wait()
+            while not self._connection.lost and generation == self._link.generation:
+                await self._connection.until_lost(TICK_S)
             self._connection.close()
 
     def _all_tables_due(self, now: float) -> None:

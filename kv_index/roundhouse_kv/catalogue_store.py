@@ -96,7 +96,7 @@ class CatalogueStore:
 
     async def stamp(self) -> tuple[int, int] | None:
         """(term, version), None while there is no catalogue."""
-        term, version = await self._link.ask(self._link.client.hmget(self._names.catalogue, ["term", "version"]))
+        [(term, version)] = await self._link.bare.ask(("HMGET", self._names.catalogue, "term", "version"))
         try:
             return int(term), int(version)
         except (TypeError, ValueError):

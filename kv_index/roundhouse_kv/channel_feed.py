@@ -7,7 +7,6 @@ again.
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from typing import Final
 
 from roundhouse_kv.errors import RedisUnavailable
@@ -16,7 +15,7 @@ from roundhouse_kv.resp_connection import Reply, RespConnection, dial
 
 log = logging.getLogger(__name__)
 
-TICK_S: Final = 0.1
+TICK_S: Final = 0.2
 RETRY_S: Final = 0.25
 
 Handler = Callable[[bytes], None]
@@ -48,12 +47,10 @@ class ChannelFeed:
         connection = await dial(self._link.config, self._heard)
         self._subscribed, self._answered, self._refusal = set(), set(), None
         try:
-            while self._link.generation == generation and not connection.lost.is_set():
+            while self._link.generation == generation and not connection.lost:
                 if self._subscribed != self.handlers.keys():
                     await self._subscribe(connection)
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(TICK_S):
-                        await connection.lost.wait()
+                await connection.until_lost(TICK_S)
         finally:
             connection.close()
 
@@ -74,7 +71,7 @@ class ChannelFeed:
     async def _confirmed(self, connection: RespConnection, channels: Iterable[str]) -> None:
         deadline = asyncio.get_running_loop().time() + self._link.config.timeout_s
         while not self._answered.issuperset(channels):
-            if self._refusal is not None or connection.lost.is_set():
+            if self._refusal is not None or connection.lost:
                 raise RedisUnavailable(f"cannot subscribe: {self._refusal or 'connection lost'}")
             if asyncio.get_running_loop().time() > deadline:
                 raise RedisUnavailable("cannot subscribe: no answer in time")

@@ -21,9 +21,11 @@ class DemandStore:
         self._link = link
         self._names = installation
 
-    async def write(self, keys: ServiceKeys, incarnation: int, demand: Demand) -> None:
-        """What one gateway holds and runs for one service; each second, also when zero."""
-        await self._link.ask(self._link.client.set(keys.demand(incarnation), encode_record(demand), ex=DEMAND_TTL_S))
+    async def tell(self, beat: GatewayBeat, demands: Mapping[ServiceKeys, Demand]) -> None:
+        """That one gateway is alive, and what it holds and runs for each service; each second, also when zero."""
+        records: list[tuple[str, bytes]] = [(self._names.gateway(beat.incarnation), encode_record(beat))]
+        records += [(keys.demand(beat.incarnation), encode_record(demand)) for keys, demand in demands.items()]
+        await self._link.bare.ask(*(("SET", key, record, "EX", str(DEMAND_TTL_S)) for key, record in records))
 
     async def read(self, keys: ServiceKeys, incarnations: Iterable[int] | None = None) -> dict[int, Demand]:
         """Demand of one service by gateway; asks for the gateways alive when they are not given."""
@@ -48,11 +50,6 @@ class DemandStore:
             keys: _parse(Demand, dict(zip(gateways, values, strict=True)))
             for keys, values in zip(wanted, answers, strict=True)
         }
-
-    async def beat(self, beat: GatewayBeat) -> None:
-        await self._link.ask(
-            self._link.client.set(self._names.gateway(beat.incarnation), encode_record(beat), ex=DEMAND_TTL_S)
-        )
 
     async def gateways(self) -> dict[int, GatewayBeat]:
         """Gateways alive, by incarnation."""

@@ -29,3 +29,7 @@ class StaleTerm(KvError):
 
 class RedisUnavailable(KvError):
     """No answer from Redis within the deadline."""
+
+
+class Refused(RedisUnavailable):
+    """Redis answered with an error."""

@@ -142,10 +142,7 @@ class GatewayFeed:
         asked = [(view, list(member_uids(view.entry))) for view in self._views.values() if view.entry.members]
         if not asked:
             return
-        pipe = self._link.client.pipeline(transaction=False)
-        for view, uids in asked:
-            pipe.mget([view.keys.lease(uid) for uid in uids])
-        answers = await self._link.ask(pipe.execute())
+        answers = await self._link.bare.ask(*(("MGET", *map(view.keys.lease, uids)) for view, uids in asked))
         now = self._clock()
         for (view, uids), values in zip(asked, answers, strict=True):
             for uid, lease in parse_leases(uids, values).items():

@@ -208,11 +208,12 @@ class ServiceIndex:
         """`match` by the pods' uids as ints, whose hashes cost a tenth."""
         depths: dict[int, int] = {}
         for depth, mask in self.mirror.lookup(keys):
-            found = dict.fromkeys(self._named.get(mask) or self._name(mask), depth)
-            if depths:
-                depths.update(found)
-            else:
-                depths = found
+            uids = self._named.get(mask) or self._name(mask)
+            if not depths:
+                depths = dict.fromkeys(uids, depth)
+                continue
+            for uid in uids:
+                depths[uid] = depth
         return depths
 
     def trusted(self, pod_uid: UUID) -> bool:

@@ -81,7 +81,7 @@ class KvFeed:
                     await asyncio.sleep(RETRY_S)
                 await asyncio.sleep(PAUSE_S if busy else 0)
         finally:
-            await self._reader.close()
+            self._reader.close()
 
     async def _turn(self) -> bool:
         """One round; whether the log had anything."""

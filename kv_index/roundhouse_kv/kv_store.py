@@ -6,7 +6,7 @@ failover) starts anew, perhaps at smaller ids than a reader has seen; `KvLogRead
 """
 
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
@@ -15,7 +15,7 @@ from redis.exceptions import ResponseError
 from roundhouse_kv.errors import RedisUnavailable, WireError
 from roundhouse_kv.kv_wire import KvBatch, KvSnapshot, decode_batch, decode_snapshot, encode_batch, encode_snapshot
 from roundhouse_kv.names import ServiceKeys
-from roundhouse_kv.redis_link import RedisLink, close_client
+from roundhouse_kv.redis_link import RedisLink
 
 log = logging.getLogger(__name__)
 
@@ -81,21 +81,18 @@ class KvLogReader:
     def __init__(self, link: RedisLink, *, block_s: float) -> None:
         self._link = link
         self._block_s = block_s
-        self._client = link.open_client()
+        self._connection = link.open_bare()
         self.positions: dict[ServiceKeys, StreamId] = {}
 
-    async def close(self) -> None:
-        await close_client(self._client, self._link.config.timeout_s)
+    def close(self) -> None:
+        self._connection.close()
 
     async def read(self) -> dict[ServiceKeys, list[KvBatch]]:
         """What has come since the last read; waits up to ``block_s`` for it."""
         names = {keys.kv_log.encode(): keys for keys in self.positions}
-        answer = await self._link.ask(
-            self._client.xread(
-                {keys.kv_log: _text(at) for keys, at in self.positions.items()},
-                count=READ_COUNT,
-                block=max(1, int(self._block_s * 1000)),
-            ),
+        options = ("COUNT", str(READ_COUNT), "BLOCK", str(max(1, int(self._block_s * 1000))))
+        [answer] = await self._connection.ask(
+            ("XREAD", *options, "STREAMS", *names, *map(_text, self.positions.values())),
             deadline_s=self._block_s + self._link.config.timeout_s,
         )
         found: dict[ServiceKeys, list[KvBatch]] = {}
@@ -110,8 +107,8 @@ class KvLogReader:
         """What lies in the log behind ``after``, up to the position."""
         end = self.positions[keys]
         while after < end:
-            entries = await self._link.ask(
-                self._link.client.xrange(keys.kv_log, f"({_text(after)}", _text(end), count=READ_COUNT)
+            [entries] = await self._connection.ask(
+                ("XRANGE", keys.kv_log, f"({_text(after)}", _text(end), "COUNT", str(READ_COUNT))
             )
             if not entries:
                 return
@@ -159,11 +156,12 @@ async def discard_snapshot(link: RedisLink, keys: ServiceKeys, pod_uid: UUID) ->
     await link.ask(link.client.unlink(keys.kv_snapshot(str(pod_uid))))
 
 
-def _decode(entries: Iterable[tuple[bytes, Mapping[bytes, bytes]]]) -> list[KvBatch]:
+def _decode(entries: Iterable[tuple[bytes, Sequence[bytes]]]) -> list[KvBatch]:
+    """An entry is its id, and its fields' names and values in turn."""
     batches: list[KvBatch] = []
     for stream_id, fields in entries:
         try:
-            batches.append(decode_batch(fields.get(_FIELD, b"")))
+            batches.append(decode_batch(fields[1] if fields[0] == _FIELD else b""))
         except WireError as error:
             log.warning("kv_batch_unreadable", extra={"stream_id": stream_id.decode(), "error": str(error)})
     return batches

@@ -12,7 +12,7 @@ numbers catches that.
 Dropping a pod clears its bit in ``live``; its column is swept before the slot is given to another pod.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -51,7 +51,7 @@ class Mirror:
 
     @property
     def nbytes(self) -> int:
-        return self._table.keys.nbytes + self._table.masks.nbytes
+        return self._table.cells.nbytes
 
     @property
     def capacity(self) -> int:
@@ -93,20 +93,20 @@ class Mirror:
         """(depth, mask) pairs: who is in ``mask`` holds just the first ``depth`` keys. Depths rise; 0 is left out."""
         if not keys or not self._live:
             return []
-        mask_of = self._table.mask_of
-        held = mask_of(keys[0]) & self._live
+        table = self._table
+        held = table.mask_of(keys[0]) & self._live
         ends: list[tuple[int, int]] = []
         last = len(keys) - 1
         base = changes = 0
         while held and base < last:
-            if mask_of(keys[last]) & held == held:
+            if table.mask_of(keys[last]) & held == held:
                 break
             if changes == _CHANGES_BEFORE_LINEAR:
-                held = _walk(mask_of, keys, base, held, ends)
+                held = table.walk(keys, base + 1, held, ends)
                 break
             changes += 1
-            base = _next_change(mask_of, keys, base, held)
-            still = mask_of(keys[base]) & held
+            base = _next_change(table, keys, base, held)
+            still = table.mask_of(keys[base]) & held
             if still != held:
                 ends.append((base, held & ~still))
                 held = still
@@ -135,11 +135,10 @@ class Mirror:
     def _copy(self, capacity: int, words: int) -> KeyTable:
         """Without tombstones; in slices, so that a thread doing it gives others their turn."""
         old, new = self._table, KeyTable(capacity, words)
-        rows = old.masks.reshape(-1, old.words)
         alive = old.alive()
         for start in range(0, len(alive), _REBUILD_SLICE):
             part = alive[start : start + _REBUILD_SLICE]
-            new.masks.reshape(-1, words)[new.claim(old.keys[part]), : old.words] = rows[part]
+            new.masks[new.claim(old.keys[part]), : old.words] = old.masks[part]
         return new
 
     def _replace(self, table: KeyTable) -> None:
@@ -147,26 +146,25 @@ class Mirror:
 
     def _sweep(self) -> None:
         self._writes += 1
-        rows = self._table.masks.reshape(-1, self._table.words)
         keep = [0xFFFFFFFFFFFFFFFF] * self._table.words
         for slot in self._dirty:
             keep[slot >> 6] &= ~(1 << (slot & 63))
         for word, bits in enumerate(keep):
             if bits != 0xFFFFFFFFFFFFFFFF:
-                rows[:, word] &= np.uint64(bits)
+                self._table.masks[:, word] &= np.uint64(bits)
         self._free, self._dirty = self._dirty, []
 
     def _apply_scalars(self, changes: Sequence[Change]) -> None:
         table = self._table
-        masks, words = table.mask_view, table.words
+        view, step = table.view, 1 + table.words
         for change in changes:
-            word, bit = change.slot >> 6, 1 << (change.slot & 63)
+            word, bit = 1 + (change.slot >> 6), 1 << (change.slot & 63)
             for key in change.keys.tolist():
                 place = table.place(key or 1, change.add)
                 if place < 0:
                     continue
-                at = place * words + word
-                masks[at] = masks[at] | bit if change.add else masks[at] & ~bit
+                at = place * step + word
+                view[at] = view[at] | bit if change.add else view[at] & ~bit
 
     def _apply_arrays(self, changes: Sequence[Change]) -> None:
         """One claim and one find for the whole lot, then the last change of each (place, slot)."""
@@ -187,10 +185,11 @@ class Mirror:
             _, newest = np.unique(pairs, return_index=True)
             newest = len(pairs) - 1 - newest
             places, slots, adds = places[newest], slots[newest], adds[newest]
-        at = places * table.words + (slots >> 6)
+        at = places * (1 + table.words) + 1 + (slots >> 6)
         bits = np.uint64(1) << (slots & 63).astype(np.uint64)
-        np.bitwise_or.at(table.masks, at[adds], bits[adds])
-        np.bitwise_and.at(table.masks, at[~adds], ~bits[~adds])
+        cells = table.cells.reshape(-1)
+        np.bitwise_or.at(cells, at[adds], bits[adds])
+        np.bitwise_and.at(cells, at[~adds], ~bits[~adds])
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,29 +205,17 @@ def _capacity_for(keys: int) -> int:
     return max(MIN_CAPACITY, int(keys / REBUILD_LOAD) + 1)
 
 
-def _next_change(mask_of: Callable[[int], int], keys: Sequence[int], base: int, held: int) -> int:
+def _next_change(table: KeyTable, keys: Sequence[int], base: int, held: int) -> int:
     """The first index after ``base`` whose key not all of ``held`` have; the last key is known to be such."""
     low, high, step = base, len(keys) - 1, _FIRST_STEP
-    while low + step < high and mask_of(keys[low + step]) & held == held:
+    while low + step < high and table.mask_of(keys[low + step]) & held == held:
         low += step
         step *= 2
     high = min(high, low + step)
     while high - low > 1:
         middle = (low + high) // 2
-        if mask_of(keys[middle]) & held == held:
+        if table.mask_of(keys[middle]) & held == held:
             low = middle
         else:
             high = middle
     return high
-
-
-def _walk(mask_of: Callable[[int], int], keys: Sequence[int], base: int, held: int, ends: list[tuple[int, int]]) -> int:
-    """One by one from ``base`` on; appends to ``ends`` and returns who holds every key."""
-    for index in range(base + 1, len(keys)):
-        still = mask_of(keys[index]) & held
-        if still != held:
-            ends.append((index, held & ~still))
-            held = still
-            if not held:
-                break
-    return held

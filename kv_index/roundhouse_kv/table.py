@@ -1,11 +1,12 @@
-"""The mirror's table: prefix keys and the masks of who holds them, in two numpy arrays, by linear probing.
+"""The mirror's table: prefix keys, each beside the masks of who holds it, in one numpy array, by linear probing.
 
-Key 0 marks a place never used. A mask of 0 is a tombstone that only the same key revives, so probe chains never
-break. Many keys at once go through vectorised numpy; single ones through memoryviews of the same arrays, where
-reading a number costs tens of nanoseconds instead of the hundreds that numpy's scalars take.
+A place is ``1 + words`` cells, the key and its masks, so that reading one key costs one miss of the cache. Key 0 marks
+a place never used. A mask of 0 is a tombstone that only the same key revives, so probe chains never break. Many keys at
+once go through vectorised numpy; single ones through a memoryview of the same array, where reading a number costs tens
+of nanoseconds instead of the hundreds that numpy's scalars take.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,47 +23,57 @@ class KeyTable:
         self.capacity = capacity
         self.words = words
         self.used = 0
-        self.keys: Keys = np.zeros(capacity, np.uint64)
-        self.masks: NDArray[np.uint64] = np.zeros(capacity * words, np.uint64)
-        self.key_view = memoryview(self.keys.data)
-        self.mask_view = memoryview(self.masks.data)
-        self.mask_of = self._reader()
+        self.cells: NDArray[np.uint64] = np.zeros((capacity, 1 + words), np.uint64)
+        self.keys: Keys = self.cells[:, 0]
+        self.masks: NDArray[np.uint64] = self.cells[:, 1:]
+        self.view = memoryview(self.cells.reshape(-1).data)
+        self._size = len(self.view)
 
-    def _reader(self) -> Callable[[int], int]:
-        """A closure over the views: mask of a key, 0 when absent."""
-        keys, masks, capacity, words = self.key_view, self.mask_view, self.capacity, self.words
+    def mask_of(self, key: int) -> int:
+        """Who holds ``key``; 0 when absent."""
+        view, size, step = self.view, self._size, 1 + self.words
+        at = key % self.capacity * step
+        while (found := view[at]) != key:
+            if not found:
+                return 0
+            at = at + step if at + step < size else 0
+        return view[at + 1] if step == 2 else self._wide(at)
 
-        def one_word(key: int) -> int:
-            at = key % capacity
-            while (found := keys[at]) != key:
+    def walk(self, keys: Sequence[int], base: int, held: int, ends: list[tuple[int, int]]) -> int:
+        """`mask_of` one by one from ``base`` on: appends each (index, who of ``held`` ends there); who holds all."""
+        view, capacity, size, step = self.view, self.capacity, self._size, 1 + self.words
+        for index in range(base, len(keys)):
+            key = keys[index]
+            at = key % capacity * step
+            while (found := view[at]) != key:
                 if not found:
+                    ends.append((index, held))
                     return 0
-                at = at + 1 if at + 1 < capacity else 0
-            mask: int = masks[at]
-            return mask
+                at = at + step if at + step < size else 0
+            lost = held & ~(view[at + 1] if step == 2 else self._wide(at))
+            if lost:
+                ends.append((index, lost))
+                held ^= lost
+                if not held:
+                    break
+        return held
 
-        def many_words(key: int) -> int:
-            at = key % capacity
-            while (found := keys[at]) != key:
-                if not found:
-                    return 0
-                at = at + 1 if at + 1 < capacity else 0
-            mask = 0
-            for word in range(words - 1, -1, -1):
-                mask = mask << 64 | masks[at * words + word]
-            return mask
-
-        return one_word if words == 1 else many_words
+    def _wide(self, at: int) -> int:
+        """The masks behind the key at cell ``at`` as one number."""
+        mask = 0
+        for word in range(at + self.words, at, -1):
+            mask = mask << 64 | self.view[word]
+        return mask
 
     def place(self, key: int, claim: bool) -> int:
         """Where one key lies, -1 when absent; ``claim`` takes a free place for it instead."""
-        keys, capacity = self.key_view, self.capacity
+        view, capacity, step = self.view, self.capacity, 1 + self.words
         at = key % capacity
-        while (found := keys[at]) != key:
+        while (found := view[at * step]) != key:
             if not found:
                 if not claim:
                     return -1
-                keys[at] = key
+                view[at * step] = key
                 self.used += 1
                 return at
             at = at + 1 if at + 1 < capacity else 0
@@ -106,4 +117,4 @@ class KeyTable:
 
     def alive(self) -> Places:
         """Places whose mask is not 0."""
-        return np.flatnonzero(self.masks.reshape(-1, self.words).any(axis=1))
+        return np.flatnonzero(self.masks.any(axis=1))

@@ -5,6 +5,7 @@ import os
 import sys
 
 import uvloop
+
 from roundhouse_operator.api.crds import write_crds
 from roundhouse_operator.cluster import ClusterError
 from roundhouse_operator.errors import OperatorError

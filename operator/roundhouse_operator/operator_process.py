@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from prometheus_client import CollectorRegistry
-from roundhouse_kv.redis_link import RedisConfig, RedisLink
+from roundhouse_kv.redis_config import RedisConfig
+from roundhouse_kv.redis_link import RedisLink
 
 from roundhouse_operator.cluster import Cluster
 from roundhouse_operator.core import OperatorCore

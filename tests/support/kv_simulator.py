@@ -77,4 +77,4 @@ def check_blocks(scheduler: Scheduler, held: Many[Sequence]) -> None:
             users[block] = users.get(block, 0) + 1
     assert len(users) == counts.used
     for block in range(pool.total):
-        assert pool.is_idle(block) == (block not in users)
+        assert pool.idle((block,)) == (block not in users)

@@ -5,22 +5,22 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from roundhouse_torch.engine.adapters import AdapterError, Adapters
+from roundhouse_torch.engine.adapters import Adapters
 from roundhouse_torch.engine.core import EngineCore
 from roundhouse_torch.engine.entrance import Entrance
 from roundhouse_torch.engine.grammar import Grammars
-from roundhouse_torch.engine.loading import Model, load_model
 from roundhouse_torch.engine.parallel import LeadingDecoder, LedAttention
 from roundhouse_torch.engine.runner import ModelRunner
 from roundhouse_torch.errors import SettingsError
 from roundhouse_torch.kvcache.blocks import BlockPool
 from roundhouse_torch.kvcache.host import HostTier
-from roundhouse_torch.kvcache.moves import BlockMover
-from roundhouse_torch.kvcache.storage import KVStorage
-from roundhouse_torch.layers.lora import LoraSites
-from roundhouse_torch.layers.shard import Shard
+from roundhouse_torch.kvcache.storage import BlockMover, KVStorage
 from roundhouse_torch.messages.report import Loaded
+from roundhouse_torch.models.adapter import AdapterError
 from roundhouse_torch.models.checkpoint import Checkpoint
+from roundhouse_torch.models.layers.lora import LoraSites
+from roundhouse_torch.models.layers.shard import Shard
+from roundhouse_torch.models.loading import load_model
 from roundhouse_torch.scheduler.scheduler import Limits, Scheduler
 from roundhouse_torch.scheduler.speculation import NgramDrafter, Speculation
 from roundhouse_torch.settings import EngineSettings
@@ -43,37 +43,32 @@ def build(
     Raises `ModelError` and `SettingsError`.
     """
     model = load_model(settings, Shard(0, 1 + len(followers)), checkpoint)
-    device = model.storage.device.type
-    host = HostTier(host_blocks(settings, model.storage)) if settings.host_cache_bytes else None
+    config, storage = model.config, model.storage
+    device = storage.device.type
+    host = HostTier(host_blocks(settings, storage)) if settings.host_cache_bytes else None
+    guesses = Speculation(NgramDrafter(), most=settings.spec_tokens, max_answers=settings.spec_max_batch)
     scheduler = Scheduler(
         BlockPool(model.blocks, host),
         settings.block_size,
         Limits(settings.max_num_seqs, settings.max_num_batched_tokens or STEP_TOKENS[device]),
         prefix_caching=settings.enable_prefix_caching,
-        speculation=speculation(settings),
+        speculation=guesses if settings.spec_method == "ngram" else None,
     )
+    decoder, attention = model.decoder, model.attention
+    if followers:
+        attention = led = LedAttention(attention)
+        decoder = LeadingDecoder(decoder, led, followers)
     adapters = load_adapters(settings, model.sites) if model.sites is not None else None
-    mover = BlockMover(model.storage, host.slots) if host is not None else None
-    runner = make_runner(model, followers, adapters, mover)
-    grammars = Grammars(settings.model / "tokenizer.json", model.config.vocab_size, model.config.eos_ids)
-    loaded = Loaded(
-        max_model_len=fitting_length(settings, model.length, model.blocks),
-        block_size=settings.block_size,
-        blocks=model.blocks,
-        dtype=str(model.storage.dtype).removeprefix("torch."),
-        device=device,
+    mover = BlockMover(storage, host.slots) if host is not None else None
+    grammars = Grammars(settings.model / "tokenizer.json", config.vocab_size, config.eos_ids)
+    core = EngineCore(
+        scheduler,
+        ModelRunner(decoder, attention, storage.device, adapters, mover),
+        Entrance(settings.names[0], grammars, adapters),
     )
-    return Engine(EngineCore(scheduler, runner, Entrance(settings.names[0], grammars, adapters)), loaded)
-
-
-def make_runner(
-    model: Model, followers: Sequence[Connection], adapters: Adapters | None, mover: BlockMover | None
-) -> ModelRunner:
-    if not followers:
-        return ModelRunner(model.decoder, model.attention, model.storage.device, adapters, mover)
-    attention = LedAttention(model.attention)
-    decoder = LeadingDecoder(model.decoder, attention, followers)
-    return ModelRunner(decoder, attention, model.storage.device, adapters, mover)
+    length = fitting_length(settings, model.length, model.blocks)
+    dtype = str(storage.dtype).removeprefix("torch.")
+    return Engine(core, Loaded(length, settings.block_size, model.blocks, dtype, device))
 
 
 def load_adapters(settings: EngineSettings, sites: LoraSites) -> Adapters:
@@ -85,12 +80,6 @@ def load_adapters(settings: EngineSettings, sites: LoraSites) -> Adapters:
         except AdapterError as error:
             raise SettingsError(f"--lora-modules {name}: {error}") from error
     return adapters
-
-
-def speculation(settings: EngineSettings) -> Speculation | None:
-    if settings.spec_method == "none":
-        return None
-    return Speculation(NgramDrafter(), most=settings.spec_tokens, max_answers=settings.spec_max_batch)
 
 
 def host_blocks(settings: EngineSettings, storage: KVStorage) -> int:

@@ -6,16 +6,19 @@ keep another's out for ever.
 
 from concurrent.futures import Future
 
-from roundhouse_torch.engine.adapters import AdapterError, Adapters
+from roundhouse_torch.engine.adapters import Adapters
 from roundhouse_torch.engine.grammar import Grammars
 from roundhouse_torch.kvcache import chain
 from roundhouse_torch.messages.command import Add
 from roundhouse_torch.messages.report import Output
+from roundhouse_torch.models.adapter import AdapterError
 from roundhouse_torch.scheduler.sequence import Constraint, Finish, Sequence
 
 
 class Entrance:
-    """``model_name`` enters the names of blocks; ``grammars`` or ``adapters`` None: requests for them are refused."""
+    """``model_name`` enters the names of blocks; without ``grammars`` nobody may ask for any; without ``adapters``
+    requests for them are refused.
+    """
 
     def __init__(self, model_name: str, grammars: Grammars | None = None, adapters: Adapters | None = None) -> None:
         self.adapters = adapters
@@ -27,6 +30,7 @@ class Entrance:
         return len(self._waiting)
 
     def add(self, add: Add) -> None:
+        assert self._grammars is not None or not add.grammar
         compiled = self._grammars.compile(add.grammar) if add.grammar and self._grammars is not None else None
         self._waiting[add.id] = (add, compiled)
 
@@ -45,7 +49,7 @@ class Entrance:
             if compiled is not None and not compiled.done():
                 continue
             try:
-                constraint = compiled.result() if compiled is not None else self._unconstrained(add)
+                constraint = compiled.result() if compiled is not None else None
                 if add.adapter and (full or not self._acquire(add.adapter)):
                     full = True
                     continue
@@ -55,23 +59,15 @@ class Entrance:
             del self._waiting[id]
         return admitted, refused
 
-    @staticmethod
-    def _unconstrained(add: Add) -> None:
-        if add.grammar:
-            raise ValueError("this engine was built without grammars")
-
     def _acquire(self, name: str) -> bool:
         if self.adapters is None:
             raise AdapterError("this engine was started without --enable-lora")
-        self.adapters.identity(name)
         return self.adapters.acquire(name)
 
     def _sequence(self, add: Add, constraint: Constraint | None) -> Sequence:
         adapter = self.adapters.identity(add.adapter) if add.adapter and self.adapters is not None else ""
         root = chain.root(self._model_name, adapter, add.salt)
-        sequence = Sequence(
+        return Sequence(
             add.id, add.tokens, add.sampling, max_length=add.max_length, root=root, salt=add.salt, adapter=add.adapter,
-            pooled=add.pooled, priority=add.priority,
+            pooled=add.pooled, priority=add.priority, constraint=constraint,
         )  # fmt: skip
-        sequence.constraint = constraint
-        return sequence

@@ -2,7 +2,7 @@
 position, found while parsing.
 
 Compiling takes milliseconds to a second and is done by threads; such requests wait outside the queue meanwhile. A
-guess that does not match is never made (`Match.valid`), and masks behind guesses are found by walking ahead and back.
+guess that does not match is never made (`Constraint`), and masks behind guesses are found by walking ahead and back.
 """
 
 from collections.abc import Iterable
@@ -24,39 +24,17 @@ KEPT = 64
 """Compiled grammars kept for the next request with the same one."""
 
 
-class Match:
-    """See `Constraint`."""
-
-    __slots__ = ("matcher",)
-
-    def __init__(self, matcher: Any) -> None:
-        self.matcher = matcher
-
-    @property
-    def complete(self) -> bool:
-        return bool(self.matcher.is_stopped())
-
-    def accept(self, token: int) -> bool:
-        return bool(self.matcher.consume_token(token))
-
-    def valid(self, tokens: list[int]) -> int:
-        return int(self.matcher.validate_tokens(tokens))
-
-
 class Grammars:
     """Compiles for one model. ``eos_ids`` may follow a complete match. Equal grammars are compiled once."""
 
     def __init__(self, tokenizer_json: Path, vocab_size: int, eos_ids: Iterable[int]) -> None:
-        self._source = (tokenizer_json, vocab_size, sorted(eos_ids))
+        self._json, self._vocab_size, self._ends = tokenizer_json, vocab_size, sorted(eos_ids) or None
         self._matcher = lru_cache(KEPT)(self._build)
         self._pool = ThreadPoolExecutor(2, "grammar")
 
     def compile(self, grammar: str) -> "Future[Constraint]":
         """Its result may be a failure, told by ``ValueError``: resource limits are known only here."""
-        return self._pool.submit(self._compile, grammar)
-
-    def _compile(self, grammar: str) -> Constraint:
-        return Match(self._matcher(grammar).deep_copy())
+        return self._pool.submit(lambda: self._matcher(grammar).deep_copy())
 
     def _build(self, grammar: str) -> Any:
         from llguidance import LLMatcher
@@ -71,8 +49,7 @@ class Grammars:
         """Half a second for large vocabularies, at the first grammar."""
         from llguidance import LLTokenizer
 
-        path, vocab_size, eos_ids = self._source
-        return LLTokenizer(path.read_text(encoding="utf-8"), n_vocab=vocab_size, eos_token=eos_ids or None)
+        return LLTokenizer(self._json.read_text(encoding="utf-8"), n_vocab=self._vocab_size, eos_token=self._ends)
 
 
 @cache
@@ -92,7 +69,7 @@ def restrict(logits: torch.Tensor, rows: "Many[Row]", constrained: Many[int]) ->
         if ahead:
             jobs[-1][2][:] = ahead
         else:
-            jobs.append((sequence.constraint.matcher, at, []))  # type: ignore[union-attr]
+            jobs.append((sequence.constraint, at, []))
     memory = (masks.data_ptr(), masks.shape[1] * 4, len(constrained))
     if guessed := [job for job in jobs if job[2]]:
         _executor().unsafe_compute_mask_ptr_with_draft_token(guessed, *memory)

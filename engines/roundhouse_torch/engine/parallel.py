@@ -7,6 +7,7 @@ but weights and KV.
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -14,10 +15,10 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from roundhouse_torch.attention.backend import AttentionBackend, AttentionPass, Span
 from roundhouse_torch.errors import SettingsError
-from roundhouse_torch.layers.shard import Shard
 from roundhouse_torch.models.decoder import Decoder
+from roundhouse_torch.models.layers.operations import AttentionBackend, AttentionPass, Span
+from roundhouse_torch.models.layers.shard import Shard
 
 MEET_TIMEOUT = timedelta(minutes=2)
 
@@ -37,13 +38,6 @@ def meet(shard: Shard, rendezvous: Path, device_type: str) -> None:
         raise SettingsError(f"the {shard.size} processes of --tensor-parallel-size did not meet: {error}") from error
 
 
-def least(blocks: int, device: torch.device) -> int:
-    """The smallest of all processes' numbers."""
-    number = torch.tensor([blocks], device=device)
-    dist.all_reduce(number, dist.ReduceOp.MIN)
-    return int(number.item())
-
-
 class LedAttention:
     """An `AttentionBackend` that remembers the batch it prepared last, for `LeadingDecoder` to tell."""
 
@@ -56,27 +50,27 @@ class LedAttention:
         return self._local.prepare(spans)
 
 
+@dataclass(frozen=True, slots=True)
 class LeadingDecoder:
     """A `Decoder` that makes the followers compute along."""
 
-    def __init__(self, local: Decoder, attention: LedAttention, followers: Sequence[Connection]) -> None:
-        self._local = local
-        self._attention = attention
-        self._followers = followers
+    local: Decoder
+    attention: LedAttention
+    followers: Sequence[Connection]
 
     def forward(self, ids: torch.Tensor, positions: torch.Tensor, attend: AttentionPass) -> torch.Tensor:
-        for follower in self._followers:
-            follower.send((ids.tolist(), positions.tolist(), self._attention.spans))
-        return self._local.forward(ids, positions, attend)
+        for follower in self.followers:
+            follower.send((ids.tolist(), positions.tolist(), self.attention.spans))
+        return self.local.forward(ids, positions, attend)
 
     def features(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self._local.features(hidden)
+        return self.local.features(hidden)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        for follower in self._followers:
+        for follower in self.followers:
             follower.send(hidden.shape[0])
         dist.broadcast(hidden.contiguous(), 0)
-        return self._local.logits(hidden)
+        return self.local.logits(hidden)
 
 
 @torch.inference_mode()

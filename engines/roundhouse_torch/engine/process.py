@@ -11,12 +11,12 @@ import shutil
 import signal
 import socket
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roundhouse_torch.engine.loop import run_loop
 from roundhouse_torch.errors import EngineError
 from roundhouse_torch.messages.link import EngineEnd
 from roundhouse_torch.messages.report import Failed
@@ -42,7 +42,7 @@ class EngineProcess:
 
     process: multiprocessing.process.BaseProcess
     link: socket.socket
-    followers: tuple[multiprocessing.process.BaseProcess, ...] = ()
+    followers: Sequence[multiprocessing.process.BaseProcess] = ()
     meeting: Path | None = None
 
     @classmethod
@@ -53,32 +53,26 @@ class EngineProcess:
         pipes = [fork.Pipe(duplex=False) for _ in range(settings.tensor_parallel_size - 1)]
         meeting = Path(tempfile.mkdtemp(prefix="roundhouse-")) if pipes else None
         group = Group(meeting, [send for _, send in pipes])
-        process = fork.Process(
-            target=_main, args=(settings, theirs, ours, os.getpid(), group), name="roundhouse-engine", daemon=True
-        )
-        process.start()
-        followers = []
-        for rank, (receive, _) in enumerate(pipes, 1):
-            follower = fork.Process(target=_follow, args=(settings, rank, receive, os.getpid(), group), daemon=True)
-            follower.start()
-            followers.append(follower)
+        process = fork.Process(target=_main, args=(settings, theirs, ours, os.getpid(), group), daemon=True)
+        followers = [
+            fork.Process(target=_follow, args=(settings, rank, receive, os.getpid(), group), daemon=True)
+            for rank, (receive, _) in enumerate(pipes, 1)
+        ]
+        for one in (process, *followers):
+            one.start()
         theirs.close()
         for receive, send in pipes:
             receive.close()
             send.close()
-        return cls(process, ours, tuple(followers), meeting)
+        return cls(process, ours, followers, meeting)
 
     def stop(self) -> None:
-        """Returns when the process is gone: by itself once the link is closed, else killed."""
+        """Returns when the processes are gone: by themselves once the link is closed, else killed."""
         self.link.close()
-        self.process.join(STOP_SECONDS)
-        if self.process.is_alive():
-            self.process.kill()
-            self.process.join()
-        for follower in self.followers:
-            follower.join(STOP_SECONDS)
-            follower.kill()
-            follower.join()
+        for process in (self.process, *self.followers):
+            process.join(STOP_SECONDS)
+            process.kill()
+            process.join()
         if self.meeting is not None:
             shutil.rmtree(self.meeting, ignore_errors=True)
 
@@ -99,9 +93,9 @@ class Group:
 
     def join(self, rank: int, device: str) -> None:
         if self.meeting is not None:
-            from roundhouse_torch.engine.loading import choose_device
             from roundhouse_torch.engine.parallel import meet
-            from roundhouse_torch.layers.shard import Shard
+            from roundhouse_torch.models.layers.shard import Shard
+            from roundhouse_torch.models.loading import choose_device
 
             meet(Shard(rank, 1 + len(self.pipes)), self.meeting / "group", choose_device(device, rank).type)
 
@@ -109,17 +103,32 @@ class Group:
 def _main(settings: EngineSettings, link: socket.socket, parents_end: socket.socket, parent: int, group: Group) -> None:
     parents_end.close()
     _prepare(settings, parent)
+    server = EngineEnd(link)
     with suppress(EOFError):  # the server ended first
-        _run(settings, EngineEnd(link), group)
+        try:
+            from roundhouse_torch.engine.build import build
+            from roundhouse_torch.engine.core import run_loop
+
+            group.join(0, settings.device)
+            engine = build(settings, group.pipes)
+            server.send(engine.loaded)
+            run_loop(engine.core, server)
+        except EngineError as error:
+            server.send(Failed(str(error)))
+        except EOFError:
+            raise
+        except Exception as error:
+            log.exception("engine_failed")
+            server.send(Failed(f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}"))
 
 
 def _follow(settings: EngineSettings, rank: int, leader: "Connection", parent: int, group: Group) -> None:
     for pipe in group.pipes:
         pipe.close()
     _prepare(settings, parent)
-    from roundhouse_torch.engine.loading import load_model
     from roundhouse_torch.engine.parallel import follow
-    from roundhouse_torch.layers.shard import Shard
+    from roundhouse_torch.models.layers.shard import Shard
+    from roundhouse_torch.models.loading import load_model
 
     try:
         group.join(rank, settings.device)
@@ -130,7 +139,9 @@ def _follow(settings: EngineSettings, rank: int, leader: "Connection", parent: i
 
 
 def _prepare(settings: EngineSettings, parent: int) -> None:
-    _die_with(parent)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # be killed when the server is, however it ends (Linux)
+    if os.getppid() != parent:
+        os._exit(1)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the server decides when to stop
     # Idle pool threads must sleep, not spin: replicas share cores. Read when torch is imported.
@@ -138,36 +149,8 @@ def _prepare(settings: EngineSettings, parent: int) -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     # Huge pages for weights and freed memory kept: page faults and address look-ups are a third of a small CPU step.
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
-    _keep_memory()
-
-
-def _run(settings: EngineSettings, link: EngineEnd, group: Group) -> None:
-    try:
-        from roundhouse_torch.engine.build import build
-
-        group.join(0, settings.device)
-        engine = build(settings, group.pipes)
-        link.send(engine.loaded)
-        run_loop(engine.core, link)
-    except EngineError as error:
-        link.send(Failed(str(error)))
-    except EOFError:
-        raise
-    except Exception as error:
-        log.exception("engine_failed")
-        link.send(Failed(f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}"))
-
-
-def _keep_memory() -> None:
-    """Let malloc reuse big blocks instead of returning each to the system (glibc; others ignore it)."""
+    # malloc reuses big blocks instead of returning each to the system (glibc; others have no mallopt).
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        for parameter, value in ((_M_MMAP_THRESHOLD, 1 << 30), (_M_TRIM_THRESHOLD, (1 << 31) - 1)):
-            mallopt(parameter, value)
-
-
-def _die_with(parent: int) -> None:
-    """Be killed when the server is, however it ends (Linux)."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
+        mallopt(_M_MMAP_THRESHOLD, 1 << 30)
+        mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)

@@ -1,28 +1,25 @@
 """From logits to tokens.
 
-A random token is found by inverting the cumulative distribution at one uniform number, which depends on nothing but
-the request's seed and the token's absolute position. Order as in vLLM: what shapes logits (`shaping`), temperature,
-min-p, top-k, then top-p of what top-k left.
+A random token depends on nothing but logits, the request's seed and the token's absolute position. Order as in vLLM:
+what shapes logits (`shaping`), temperature, min-p, top-k, then top-p of what top-k left.
 """
 
+import math
 from collections.abc import Sequence as Many
 from typing import NamedTuple
 
 import torch
 
 from roundhouse_torch.engine.shaping import shape
-from roundhouse_torch.messages.command import Sampling
 from roundhouse_torch.messages.report import TokenLogprobs
 from roundhouse_torch.scheduler.sequence import Sequence
 
 _MASK = (1 << 64) - 1
-CANDIDATES = 1024
-"""Tokens sorted at first for top-p; the whole vocabulary is sorted only when these do not reach p."""
 
 
-def uniform(seed: int, position: int) -> float:
-    """In [0, 1), by two rounds of SplitMix64 (Steele, Lea, Flood 2014)."""
-    return _mix(_mix(seed & _MASK) ^ position & _MASK) / 2**64
+def key(seed: int, position: int) -> int:
+    """64 random bits, by two rounds of SplitMix64 (Steele, Lea, Flood 2014)."""
+    return _mix(_mix(seed & _MASK) ^ position & _MASK)
 
 
 def _mix(x: int) -> int:
@@ -82,66 +79,29 @@ def tell(logits: torch.Tensor, telling: Many[int], rows: Many[Row], drawn: Many[
 
 def draw(logits: torch.Tensor, rows: Many[Row]) -> list[int]:
     """One token for each row."""
-    tokens: list[int] = logits.argmax(-1).tolist()
-    random = [index for index, row in enumerate(rows) if row.sequence.sampling.temperature > 0]
-    for part, restricted in _split(random, rows):
-        picks = [rows[index].sequence.sampling for index in part]
-        scaled = logits[part] / _column([pick.temperature for pick in picks], logits)
-        if any(pick.min_p for pick in picks):
-            least = scaled.amax(-1, keepdim=True) + _column([pick.min_p for pick in picks], logits).log()
-            scaled.masked_fill_(scaled < least, -torch.inf)
-        at = _column([uniform(rows[i].sequence.sampling.seed, rows[i].position) for i in part], logits, torch.float64)
-        chosen = _restricted(scaled, picks, at) if restricted else _invert(scaled.softmax(-1), at)
-        for index, token in zip(part, chosen.tolist(), strict=True):
-            tokens[index] = token
+    picks = [row.sequence.sampling for row in rows]
+    tokens: list[int]
+    if all(pick.temperature == 0 for pick in picks):
+        tokens = logits.argmax(-1).tolist()
+        return tokens
+    if logits.is_cuda:
+        from roundhouse_torch.kernels.sampling import sample as take
+    else:
+        from roundhouse_torch.kernels.plain import sample as take
+
+    def column(values: list[float] | list[int], dtype: torch.dtype) -> torch.Tensor:
+        return torch.tensor(values, device=logits.device, dtype=dtype)
+
+    temperatures = column([pick.temperature for pick in picks], torch.float32)
+    least = [pick.temperature * math.log(pick.min_p) if pick.min_p else -torch.inf for pick in picks]
+    if max(least) > -torch.inf:
+        floor = logits.amax(-1) + column(least, logits.dtype)
+        logits.masked_fill_(logits < floor[:, None], -torch.inf)
+    tokens = take(
+        logits,
+        temperatures,
+        column([pick.top_k for pick in picks], torch.int32),
+        column([pick.top_p for pick in picks], torch.float32),
+        column([key(row.sequence.sampling.seed, row.position) - 2**63 for row in rows], torch.int64),
+    ).tolist()
     return tokens
-
-
-def _split(random: list[int], rows: Many[Row]) -> list[tuple[list[int], bool]]:
-    """Rows that may take any token, and rows that need the likeliest ones in order."""
-    plain: list[int] = []
-    restricted: list[int] = []
-    for index in random:
-        sampling = rows[index].sequence.sampling
-        (plain if sampling.top_p >= 1 and sampling.top_k <= 0 else restricted).append(index)
-    return [(part, flag) for part, flag in ((plain, False), (restricted, True)) if part]
-
-
-def _restricted(scaled: torch.Tensor, samplings: Many[Sampling], at: torch.Tensor) -> torch.Tensor:
-    """Of tokens in order of likelihood, those within top-k whose predecessors hold less than top-p."""
-    vocabulary = scaled.shape[-1]
-    top_k = [sampling.top_k if 0 < sampling.top_k < vocabulary else vocabulary for sampling in samplings]
-    width = max((k for k in top_k if k < vocabulary), default=0)
-    if any(k == vocabulary for k in top_k):
-        width = min(vocabulary, max(width, CANDIDATES))
-    values, indices = scaled.topk(width, -1)
-    limits = _column(top_k, scaled)
-    top_p = _column([sampling.top_p for sampling in samplings], scaled)
-    ranks = torch.arange(width, device=scaled.device)
-    values = values.masked_fill(ranks >= limits, -torch.inf)
-    total = torch.where(limits < vocabulary, values.logsumexp(-1, keepdim=True), scaled.logsumexp(-1, keepdim=True))
-    probabilities = (values - total).exp()
-    before = probabilities.cumsum(-1) - probabilities
-    if width < vocabulary and bool(((before[:, -1:] + probabilities[:, -1:] < top_p) & (limits == vocabulary)).any()):
-        return _sorted_all(scaled, limits, top_p, at)
-    kept = probabilities.masked_fill((before >= top_p) & (ranks > 0), 0.0)
-    return indices.gather(-1, _invert(kept, at)[:, None])[:, 0]
-
-
-def _sorted_all(scaled: torch.Tensor, limits: torch.Tensor, top_p: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
-    values, indices = scaled.sort(-1, descending=True)
-    ranks = torch.arange(values.shape[-1], device=scaled.device)
-    probabilities = values.masked_fill(ranks >= limits, -torch.inf).softmax(-1)
-    before = probabilities.cumsum(-1) - probabilities
-    kept = probabilities.masked_fill((before >= top_p) & (ranks > 0), 0.0)
-    return indices.gather(-1, _invert(kept, at)[:, None])[:, 0]
-
-
-def _invert(weights: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
-    """The first column whose cumulative weight exceeds ``at`` times the whole."""
-    cumulative = weights.cumsum(-1, dtype=torch.float64)
-    return torch.searchsorted(cumulative, at * cumulative[:, -1:], right=True).clamp_(max=weights.shape[-1] - 1)[:, 0]
-
-
-def _column(values: Many[float], like: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-    return torch.tensor(values, device=like.device, dtype=dtype or like.dtype)[:, None]

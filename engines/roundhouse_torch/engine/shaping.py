@@ -1,12 +1,10 @@
 """What a request does to logits before a token is drawn: grammar, min_tokens, logit_bias, penalties.
 
-Each works on the rows that use it, all of them at once; a batch without such rows costs one look at each row.
-Penalties need to know which tokens were there before: two vectors over the vocabulary for each request that uses them,
-brought up to date with its new tokens at each draw, so that long answers cost no more than short ones.
+Each works on the rows that use it, all at once. Penalties need to know which tokens were there before: two vectors over
+the vocabulary for each request that uses them, brought up to date at each draw, so that long answers cost no more.
 """
 
 from collections.abc import Sequence as Many
-from itertools import chain
 from typing import TYPE_CHECKING
 
 import torch
@@ -38,40 +36,25 @@ class History:
 def shape(logits: torch.Tensor, rows: "Many[Row]") -> None:
     """In place, in vLLM's order."""
     constrained: list[int] = []
-    early: list[int] = []
-    biased: list[int] = []
     penalised: list[int] = []
+    added: list[tuple[int, int, float]] = []
     for index, (sequence, ahead) in enumerate(rows):
         sampling = sequence.sampling
         if sequence.constraint is not None:
             constrained.append(index)
         if sampling.min_tokens > sequence.generated + len(ahead):
-            early.append(index)
+            added += [(index, id, -torch.inf) for id in sampling.ends]
         if sampling.bias:
-            biased.append(index)
+            added += [(index, id, value) for id, value in sampling.bias.items()]
         if sampling.penalised:
             penalised.append(index)
     if constrained:
         restrict(logits, rows, constrained)
-    if early:
-        ends = [sorted(rows[index].sequence.sampling.ends) for index in early]
-        _put(logits, early, ends, [[-torch.inf] * len(ids) for ids in ends])
-    if biased:
-        biases = [rows[index].sequence.sampling.bias for index in biased]
-        _put(logits, biased, [list(bias) for bias in biases], [list(bias.values()) for bias in biases])
+    if added:
+        where, ids, values = (torch.tensor(column, device=logits.device) for column in zip(*added, strict=True))
+        logits.index_put_((where, ids), values.to(logits.dtype), accumulate=True)
     if penalised:
         logits[penalised] = _penalise(logits[penalised], [rows[index] for index in penalised])
-
-
-def _put(logits: torch.Tensor, rows: list[int], ids: list[list[int]], values: list[list[float]]) -> None:
-    """Add ``values`` to the logits of ``ids``, lists for each row."""
-    at = [row for row, columns in zip(rows, ids, strict=True) for _ in columns]
-    where = (torch.tensor(at, device=logits.device, dtype=torch.long), _flat(ids, logits, torch.long))
-    logits.index_put_(where, _flat(values, logits, logits.dtype), accumulate=True)
-
-
-def _flat(lists: "list[list[int]] | list[list[float]]", like: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    return torch.tensor(list(chain.from_iterable(lists)), device=like.device, dtype=dtype)
 
 
 def _penalise(logits: torch.Tensor, rows: "list[Row]") -> torch.Tensor:

@@ -1,8 +1,8 @@
 """What the published events add up to: the answer to "what does the cache hold now?"."""
 
 from array import array
-from collections.abc import Iterator, KeysView
-from dataclasses import dataclass
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from roundhouse_torch.kvcache.events import AllBlocksCleared, BlockRemoved, BlockStored, CacheEvent
 from roundhouse_torch.kvcache.host import MEDIUM as HOST
@@ -12,8 +12,7 @@ MAX_RUN = 512
 """Blocks in one event of a snapshot."""
 
 
-@dataclass(frozen=True, slots=True)
-class HeldBlock:
+class HeldBlock(NamedTuple):
     parent: int | None
     tokens: "array[int]"
     extra_keys: list[str] | None
@@ -24,51 +23,41 @@ class CacheMirror:
     """Blocks by hash, every parent before its children: the engine stores a parent first and evicts it last."""
 
     def __init__(self) -> None:
-        self._blocks: dict[int, HeldBlock] = {}
-        self._on_host: dict[int, None] = {}
-
-    @property
-    def hashes(self) -> KeysView[int]:
-        return self._blocks.keys()
-
-    @property
-    def host_hashes(self) -> KeysView[int]:
-        return self._on_host.keys()
+        self.blocks: dict[int, HeldBlock] = {}
+        self.on_host: dict[int, None] = {}
 
     def apply(self, event: CacheEvent) -> None:
         match event:
             case BlockStored(medium=medium) if medium == HOST:
-                self._on_host.update(dict.fromkeys(event.block_hashes))
-            case BlockRemoved(medium=medium) if medium == HOST:
-                for block in event.block_hashes:
-                    self._on_host.pop(block, None)
+                self.on_host.update(dict.fromkeys(event.block_hashes))
             case BlockStored():
                 self._store(event)
             case BlockRemoved():
+                held: dict[int, Any] = self.on_host if event.medium == HOST else self.blocks
                 for block in event.block_hashes:
-                    self._blocks.pop(block, None)
+                    held.pop(block, None)
             case AllBlocksCleared():
-                self._blocks.clear()
-                self._on_host.clear()
+                self.blocks.clear()
+                self.on_host.clear()
 
     def events(self) -> Iterator[BlockStored]:
         """The whole content as events, chains of blocks in one piece where they were stored one after the other."""
         run: list[tuple[int, HeldBlock]] = []
-        for hash, block in self._blocks.items():
+        for hash, block in self.blocks.items():
             if run and (block.parent != run[-1][0] or block.adapter != run[0][1].adapter or len(run) == MAX_RUN):
                 yield _stored(run)
                 run = []
             run.append((hash, block))
         if run:
             yield _stored(run)
-        if self._on_host:
-            yield stored_on_host(list(self._on_host))
+        if self.on_host:
+            yield stored_on_host(list(self.on_host))
 
     def _store(self, event: BlockStored) -> None:
         parent, size = event.parent_block_hash, event.block_size
         for index, (hash, extra) in enumerate(zip(event.block_hashes, event.extra_keys, strict=True)):
             tokens = array("I", event.token_ids[index * size : (index + 1) * size])
-            self._blocks[hash] = HeldBlock(parent, tokens, extra, event.lora_name)
+            self.blocks[hash] = HeldBlock(parent, tokens, extra, event.lora_name)
             parent = hash
 
 

@@ -18,7 +18,7 @@ waits for it.
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -79,13 +79,9 @@ class EventPublisher:
         if self._router is None:
             return
         while True:
-            frames = await self._router.recv_multipart()
-            if len(frames) == 3 and frames[2] == SNAPSHOT:
-                await self._send_snapshot(frames[0])
-            elif len(frames) == 3 and len(frames[2]) == 8:
-                await self._send_replay(frames[0], int.from_bytes(frames[2], "big"))
-            else:
-                log.warning("kv_replay_request_unreadable frames=%d", len(frames))
+            client, *_, request = await self._router.recv_multipart()
+            for reply in self._replies(request):
+                await self._router.send_multipart([client, b"", *reply])
 
     def close(self) -> None:
         self._pub.close(linger=0)
@@ -93,18 +89,18 @@ class EventPublisher:
             self._router.close(linger=0)
         self._context.term()
 
-    async def _send_replay(self, client: bytes, start: int) -> None:
-        assert self._router is not None
-        for number, payload in list(self._buffer):
-            if number >= start:
-                await self._router.send_multipart([client, b"", b"", number.to_bytes(8, "big"), payload])
-        await self._router.send_multipart([client, b"", b"", NONE, b""])
-
-    async def _send_snapshot(self, client: bytes) -> None:
-        assert self._router is not None
-        number = (self._next - 1).to_bytes(8, "big") if self._next else NONE
-        payload = self._encode(EventBatch(self._clock(), list(self._mirror.events())))
-        await self._router.send_multipart([client, b"", SNAPSHOT, number, payload])
+    def _replies(self, request: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
+        if request == SNAPSHOT:
+            last = (self._next - 1).to_bytes(8, "big") if self._next else NONE
+            yield SNAPSHOT, last, self._encode(EventBatch(self._clock(), list(self._mirror.events())))
+        elif len(request) == 8:
+            start = int.from_bytes(request, "big")
+            for number, payload in list(self._buffer):
+                if number >= start:
+                    yield b"", number.to_bytes(8, "big"), payload
+            yield b"", NONE, b""
+        else:
+            log.warning("kv_replay_request_unreadable bytes=%d", len(request))
 
 
 def _bind(socket: "zmq.Socket[Any]", endpoint: str) -> None:

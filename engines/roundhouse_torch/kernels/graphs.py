@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import torch
 
-from roundhouse_torch.attention.backend import AttentionPass, Span
 from roundhouse_torch.kernels.operations import TritonAttention, TritonPass, batch_arrays
-from roundhouse_torch.layers.rope import Rotation
 from roundhouse_torch.models.decoder import Decoder
+from roundhouse_torch.models.layers.operations import AttentionPass, Span
+from roundhouse_torch.models.layers.rope import Rotation
 
 Capture = Callable[[Callable[[], torch.Tensor]], Callable[[], torch.Tensor]]
 """Runs a function and gives one that does the same work again on the same memory."""

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from roundhouse_torch.attention.backend import Span
 from roundhouse_torch.kernels import activation, gemm, norm
 from roundhouse_torch.kernels.attention import Cache, Scratch, attend, attend_decode
 from roundhouse_torch.kernels.rope import rotate_and_store
 from roundhouse_torch.kvcache.storage import KVStorage
-from roundhouse_torch.layers.rope import Rotation
 from roundhouse_torch.models.config import ModelConfig
+from roundhouse_torch.models.layers.operations import Span
+from roundhouse_torch.models.layers.rope import Rotation
 
 SPLITS = 16
 """Parts of a context that are attended to at once while decoding."""

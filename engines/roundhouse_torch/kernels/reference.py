@@ -1,4 +1,4 @@
-"""What each kernel must compute, in a few lines of PyTorch."""
+"""What attention and sampling must compute, in a few lines of PyTorch; for the other kernels `plain` says it."""
 
 import torch
 
@@ -30,26 +30,6 @@ def attend(
     return out
 
 
-def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor | None = None) -> torch.Tensor:
-    wide = x.float()
-    if residual is not None:
-        wide = wide + residual.float()
-        residual.copy_(wide)
-    return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps) * weight.float()).to(x.dtype)
-
-
-def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """Tokens × heads × dim, the two halves of a head rotated together."""
-    c, s = (table[positions.long()][:, None, :].float() for table in (cos, sin))
-    low, high = x.float().chunk(2, dim=-1)
-    return torch.cat((low * c - high * s, high * c + low * s), dim=-1).to(x.dtype)
-
-
-def silu_mul(x: torch.Tensor) -> torch.Tensor:
-    gate, up = x.float().chunk(2, dim=-1)
-    return (torch.nn.functional.silu(gate) * up).to(x.dtype)
-
-
 def allowed(logits: torch.Tensor, temperature: float, top_k: int, top_p: float) -> torch.Tensor:
     """Which tokens of one row may be drawn."""
     x = logits.float() / temperature
@@ -61,7 +41,3 @@ def allowed(logits: torch.Tensor, temperature: float, top_k: int, top_p: float) 
         inside = order.values.cumsum(-1) - order.values < top_p
         keep &= x >= x[order.indices[inside]].min()
     return keep
-
-
-def quantised_linear(x: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    return (x.float() @ (weight.float() * scales.float()[:, None]).T).to(x.dtype)

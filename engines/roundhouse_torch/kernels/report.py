@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,145 +24,69 @@ CAPABILITIES = (80, 90, 100)
 MATRIX_OPS = ("tcgen05.mma", "wgmma.mma_async", "mma.sync")
 
 
+HEADS = {"GROUP": 4, "KV_HEADS": 8, "HEAD_DIM": 128, "DIM": 128, "BLOCK_SIZE": 16}
+"""Llama-3.1-8B's."""
+BY_TYPE = {
+    "*bf16": ("out", "q", "k", "v", "x", "cache", "residual", "weight"),
+    "*fp32": ("partial", "highs", "sums", "cos", "sin", "scales", "logits", "temperatures", "top_ps"),
+    "*i32": ("tables", "starts", "lengths", "top_ks"),
+    "*i64": ("positions", "slots", "seeds"),
+    "fp32": ("scale", "key_scale", "value_scale", "eps"),
+    "i32": ("table_stride", "block_stride", "value_offset", "sequences", "width", "vocabulary", "m", "n"),
+}
+TYPES = {name: kind for kind, names in BY_TYPE.items() for name in names}
+"""Of the kernels' arguments, unless a variant says otherwise."""
+ALIGNED = {"table_stride", "block_stride", "value_offset", "width", "vocabulary", "n", "k"}
+"""Numbers that are multiples of 16, as all pointers are."""
+
+
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One kernel with the types and constants of a use. ``aligned``: arguments that are multiples of 16."""
+    """One kernel with the constants, and the other ``types``, of a use."""
 
     name: str
     kernel: Any
-    types: Mapping[str, str]
     constants: Mapping[str, Any]
-    aligned: Sequence[str] = ()
+    types: dict[str, str] = field(default_factory=dict)
     least_capability: int = 80
     warps: int = 4
-    options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def variants() -> list[Variant]:
-    heads = {"GROUP": 4, "KV_HEADS": 8, "HEAD_DIM": 128, "DIM": 128, "BLOCK_SIZE": 16}
-    lists = {"tables": "*i32", "lengths": "*i32", "scale": "fp32", "key_scale": "fp32"}
-    strides = {"table_stride": "i32", "block_stride": "i32", "value_offset": "i32"}
-    mixed = {
-        "out": "*bf16",
-        "q": "*bf16",
-        "cache": "*bf16",
-        "starts": "*i32",
-        "value_scale": "fp32",
-        "sequences": "i32",
-    }
-    mixed |= lists | strides
-    split = {"partial": "*fp32", "highs": "*fp32", "sums": "*fp32", "q": "*bf16", "cache": "*bf16"} | lists | strides
-    stride_names = tuple(strides)
-    found = [
-        Variant(
-            "attention.mixed",
-            attention.mixed_kernel,
-            mixed,
-            heads | {"ROWS": 64, "TILE": 32, "WINDOW": 0},
-            stride_names,
-        ),
-        Variant(
-            "attention.mixed.window",
-            attention.mixed_kernel,
-            mixed,
-            heads | {"ROWS": 64, "TILE": 32, "WINDOW": 4096},
-            stride_names,
-        ),
-        Variant(
-            "attention.decode",
-            attention.decode_kernel,
-            split,
-            heads | {"ROWS": 16, "TILE": 16, "SPLITS": 16, "WINDOW": 0},
-            stride_names,
-        ),
-        Variant(
-            "attention.decode.fp8",
-            attention.decode_kernel,
-            split | {"cache": "*fp8e4nv"},
-            heads | {"ROWS": 16, "TILE": 32, "SPLITS": 16, "WINDOW": 0},
-            stride_names,
-            90,
-        ),
-        Variant(
-            "attention.merge",
-            attention.merge_kernel,
-            {"out": "*bf16", "partial": "*fp32", "highs": "*fp32", "sums": "*fp32", "value_scale": "fp32"},
-            {"HEAD_DIM": 128, "DIM": 128, "SPLITS": 16},
-        ),
-        Variant(
-            "norm",
-            norm.norm_kernel,
-            {"out": "*bf16", "x": "*bf16", "residual": "*bf16", "weight": "*bf16", "width": "i32", "eps": "fp32"},
-            {"HAS_RESIDUAL": True, "BLOCK": 4096},
-            ("width",),
-        ),
-        Variant(
-            "rope",
-            rope.rope_kernel,
-            {
-                "q": "*bf16",
-                "k": "*bf16",
-                "v": "*bf16",
-                "cos": "*fp32",
-                "sin": "*fp32",
-                "positions": "*i64",
-                "slots": "*i64",
-                "cache": "*bf16",
-                "block_stride": "i32",
-                "value_offset": "i32",
-                "key_scale": "fp32",
-                "value_scale": "fp32",
-            },
-            {"HEADS": 32, "KV_HEADS": 8, "HEAD_DIM": 128, "HALF": 64, "BLOCK_SIZE": 16},
-            ("block_stride", "value_offset"),
-        ),
-        Variant(
-            "silu", activation.silu_kernel, {"out": "*bf16", "x": "*bf16", "width": "i32"}, {"BLOCK": 1024}, ("width",)
-        ),
-        Variant(
-            "sampling",
-            sampling.sample_kernel,
-            {
-                "out": "*i32",
-                "logits": "*fp32",
-                "temperatures": "*fp32",
-                "top_ks": "*i32",
-                "top_ps": "*fp32",
-                "seeds": "*i64",
-                "steps": "*i32",
-                "vocabulary": "i32",
-            },
-            {"BLOCK": 8192, "CHUNKS": 16},
-            ("vocabulary",),
-            warps=8,
-        ),
-    ]
-    for kind, least in (("i8", 80), ("fp8e4nv", 90)):
-        types = {
-            "out": "*bf16",
-            "x": "*bf16",
-            "weight": f"*{kind}",
-            "scales": "*fp32",
-            "m": "i32",
-            "n": "i32",
-            "k": "i32",
-        }
-        for rows in (16, 64):
-            constants = {"BM": rows, "BN": 64, "BK": 64}
-            found.append(Variant(f"gemm.{kind}.m{rows}", gemm.gemm_kernel, types, constants, ("n", "k"), least))
-    return found
+def gemm_variant(kind: str, rows: int, least_capability: int) -> Variant:
+    types = {"weight": f"*{kind}", "k": "i32"}
+    constants = {"BM": rows, "BN": 64, "BK": 64}
+    return Variant(f"gemm.{kind}.m{rows}", gemm.gemm_kernel, constants, types, least_capability)
+
+
+DECODE = HEADS | {"ROWS": 16, "TILE": 16, "SPLITS": 16, "WINDOW": 0}
+MIXED = HEADS | {"ROWS": 64, "TILE": 32, "WINDOW": 0}
+VARIANTS = (
+    Variant("attention.mixed", attention.mixed_kernel, MIXED),
+    Variant("attention.mixed.window", attention.mixed_kernel, MIXED | {"WINDOW": 4096}),
+    Variant("attention.decode", attention.decode_kernel, DECODE),
+    Variant("attention.decode.fp8", attention.decode_kernel, DECODE | {"TILE": 32}, {"cache": "*fp8e4nv"}, 90),
+    Variant("attention.merge", attention.merge_kernel, {"HEAD_DIM": 128, "DIM": 128, "SPLITS": 16}),
+    Variant("norm", norm.norm_kernel, {"HAS_RESIDUAL": True, "BLOCK": 4096}),
+    Variant("rope", rope.rope_kernel, {"HEADS": 32, "KV_HEADS": 8, "HEAD_DIM": 128, "HALF": 64, "BLOCK_SIZE": 16}),
+    Variant("silu", activation.silu_kernel, {"BLOCK": 1024}),
+    Variant("sampling", sampling.sample_kernel, {"BLOCK": 8192, "CHUNKS": 16}, {"out": "*i32"}, warps=8),
+    *(gemm_variant("i8", rows, 80) for rows in (16, 64)),
+    *(gemm_variant("fp8e4nv", rows, 90) for rows in (16, 64)),
+)
 
 
 def compile_variant(variant: Variant, capability: int) -> dict[str, Any]:
     """Registers, spilled bytes, shared memory and matrix instruction of one compiled variant."""
     names = variant.kernel.arg_names
-    signature = {name: variant.types.get(name, "constexpr") for name in names}
-    pointers = {name for name, kind in variant.types.items() if kind.startswith("*")}
-    divisible = {(names.index(n),): [["tt.divisibility", 16]] for n in pointers | set(variant.aligned)}
+    types = {name: (TYPES | variant.types)[name] for name in names if name not in variant.constants}
+    aligned = [name for name, kind in types.items() if kind.startswith("*") or name in ALIGNED]
     source = ASTSource(
-        variant.kernel, signature, {(names.index(n),): v for n, v in variant.constants.items()}, divisible
+        variant.kernel,
+        {name: types.get(name, "constexpr") for name in names},
+        {(names.index(name),): value for name, value in variant.constants.items()},
+        {(names.index(name),): [["tt.divisibility", 16]] for name in aligned},
     )
-    options = {"num_warps": variant.warps, **variant.options}
+    options = {"num_warps": variant.warps}
     compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     ptx = compiled.asm["ptx"]
     usage = resource_usage(compiled.asm["cubin"])
@@ -193,7 +117,7 @@ def build_report() -> dict[str, Any]:
             for capability in CAPABILITIES
             if capability >= variant.least_capability
         }
-        for variant in variants()
+        for variant in VARIANTS
     }
     return {"triton": triton.__version__, "kernels": kernels}
 

@@ -3,7 +3,7 @@
 Floats keep their order when their bits are mapped to unsigned integers, so the k-th largest logit, and the smallest
 logit of the nucleus, are found exactly by setting the bits of a threshold from the highest down: 32 passes over a row
 that stays in cache. The draw is Gumbel's: ``argmax(logit − log(−log u))`` over what is left, ``u`` from Philox on the
-request's own seed and the token's index, so that a request draws the same tokens whatever it is batched with.
+row's own seed, so that a request draws the same tokens whatever it is batched with.
 """
 
 import torch
@@ -20,7 +20,7 @@ def _ordered(x):
 
 @triton.jit
 def sample_kernel(
-    out, logits, temperatures, top_ks, top_ps, seeds, steps, vocabulary, BLOCK: tl.constexpr, CHUNKS: tl.constexpr
+    out, logits, temperatures, top_ks, top_ps, seeds, vocabulary, BLOCK: tl.constexpr, CHUNKS: tl.constexpr
 ):
     """Greedy when the temperature is 0; ``top_ks`` 0 and ``top_ps`` 1 switch the filters off."""
     row = tl.program_id(0).to(tl.int64)
@@ -68,13 +68,12 @@ def sample_kernel(
         least = tl.maximum(least, nucleus)
 
     seed = tl.load(seeds + row)
-    step = tl.load(steps + row)
     best = tl.full([], float("-inf"), tl.float32)
     token = tl.zeros([], tl.int32)
     for chunk in range(CHUNKS):
         columns = chunk * BLOCK + lanes
         x = tl.load(base + columns, mask=columns < vocabulary, other=float("-inf")).to(tl.float32) * scale
-        u = tl.rand(seed, step * vocabulary + columns)
+        u = tl.rand(seed, columns)
         noise = -tl.log(-tl.log(tl.maximum(u, 1.0e-10)))
         score = tl.where(greedy, x, x + noise)
         score = tl.where((_ordered(x) >= least) & (columns < vocabulary), score, float("-inf"))
@@ -86,15 +85,12 @@ def sample_kernel(
 
 
 def sample(
-    logits: torch.Tensor, temperatures: torch.Tensor, top_ks: torch.Tensor, top_ps: torch.Tensor, seeds: torch.Tensor,
-    steps: torch.Tensor,
-) -> torch.Tensor:  # fmt: skip
-    """One token id (int32) per row of ``logits`` (rows × vocabulary). ``steps``: index of the token in its request."""
+    logits: torch.Tensor, temperatures: torch.Tensor, top_ks: torch.Tensor, top_ps: torch.Tensor, seeds: torch.Tensor
+) -> torch.Tensor:
+    """One token id (int32) per row of ``logits`` (rows × vocabulary, fp32)."""
     rows, vocabulary = logits.shape
     out = torch.empty(rows, device=logits.device, dtype=torch.int32)
     block = min(8192, triton.next_power_of_2(vocabulary))
-    sample_kernel[(rows,)](
-        out, logits, temperatures, top_ks, top_ps, seeds, steps, vocabulary, BLOCK=block,
-        CHUNKS=triton.cdiv(vocabulary, block),
-    )  # fmt: skip
+    chunks = triton.cdiv(vocabulary, block)
+    sample_kernel[(rows,)](out, logits, temperatures, top_ks, top_ps, seeds, vocabulary, BLOCK=block, CHUNKS=chunks)
     return out

@@ -1,3 +1,1 @@
-"""The paged KV cache: which block holds what (``blocks``, pure), names of contents (``chain``), the memory
-(``storage``).
-"""
+"""The paged KV cache: which block holds what (``blocks``), names of contents (``chain``), the memory (``storage``)."""

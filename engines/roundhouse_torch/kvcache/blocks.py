@@ -12,15 +12,15 @@ before its parent, and what is cached stays closed under "parent of".
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from itertools import takewhile
+from typing import NamedTuple
 
 from roundhouse_torch.kvcache.chain import wire_hash
 from roundhouse_torch.kvcache.events import AllBlocksCleared, BlockRemoved, CacheEvent
 from roundhouse_torch.kvcache.host import HostTier
 
 
-@dataclass(frozen=True, slots=True)
-class BlockCounts:
+class BlockCounts(NamedTuple):
     free: int
     cached: int
     used: int
@@ -56,26 +56,18 @@ class BlockPool:
         """Names of everything that can be shared."""
         return frozenset(self._block_of)
 
-    def find(self, name: bytes) -> int | None:
-        return self._block_of.get(name)
+    def __contains__(self, name: bytes) -> bool:
+        return name in self._block_of
 
     def match(self, names: Iterable[bytes]) -> list[int]:
         """Blocks with the leading ones of ``names``."""
-        found = []
-        for block in map(self._block_of.get, names):
-            if block is None:
-                break
-            found.append(block)
-        return found
+        held = self._block_of
+        return [held[name] for name in takewhile(held.__contains__, names)]
 
     def idle(self, blocks: Iterable[int]) -> int:
         """How many of ``blocks`` nobody uses: sharing them makes as many less available."""
         references = self._references
         return [references[block] for block in blocks].count(0)
-
-    def is_idle(self, block: int) -> bool:
-        """Sharing it would make one block less available."""
-        return self._references[block] == 0
 
     def take(self) -> int:
         """A block with no content, at the cost of the least recently used cached one. Needs ``available`` > 0."""
@@ -94,12 +86,8 @@ class BlockPool:
         self._names[block] = name
         return block
 
-    def share(self, block: int) -> None:
-        """One more user of a named block."""
-        self.share_all((block,))
-
-    def share_all(self, blocks: Iterable[int]) -> None:
-        """See `share`."""
+    def share(self, blocks: Iterable[int]) -> None:
+        """One more user of each of these, which are named."""
         references, cached = self._references, self._cached
         for block in blocks:
             if references[block] == 0:
@@ -115,7 +103,7 @@ class BlockPool:
         if holder == block:
             self._names[block] = name
         else:
-            self.share(holder)
+            self.share((holder,))
             self.release((block,))
         return holder
 

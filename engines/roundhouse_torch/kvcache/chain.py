@@ -8,10 +8,13 @@ restarted engine gives equal content the same name.
 
 from array import array
 from collections.abc import Sequence
+from functools import lru_cache
 from hashlib import blake2b
 from struct import iter_unpack
 
 assert array("I").itemsize == 4
+REMEMBERED = 1 << 14
+"""Names that are found again faster than computed: prompts are sent again, longer by a turn."""
 
 
 def root(model: str, adapter: str, salt: str) -> bytes:
@@ -21,12 +24,13 @@ def root(model: str, adapter: str, salt: str) -> bytes:
 def extend(parent: bytes, tokens: Sequence[int], block_size: int) -> list[bytes]:
     """Names of the full blocks of ``tokens``, which follow the block named ``parent``."""
     whole = len(tokens) // block_size * block_size
-    names: list[bytes] = []
-    append = names.append
-    for (content,) in iter_unpack(f"{block_size * 4}s", memoryview(array("I", tokens))[:whole]):
-        parent = blake2b(parent + content).digest()
-        append(parent)
-    return names
+    contents = iter_unpack(f"{block_size * 4}s", memoryview(array("I", tokens))[:whole])
+    return [parent := _name(parent, content) for (content,) in contents]
+
+
+@lru_cache(REMEMBERED)
+def _name(parent: bytes, content: bytes) -> bytes:
+    return blake2b(parent + content).digest()
 
 
 def wire_hash(name: bytes) -> int:

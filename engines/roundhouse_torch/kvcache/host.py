@@ -1,8 +1,7 @@
 """The second tier: what the cache evicts goes to host memory and comes back by a copy. Pure bookkeeping, no tensors.
 
-What is decided here is carried out before the step's arithmetic, in the order in which
-it was decided (`Move`s): an evicted block is copied out before anything overwrites it, and a slot is reused only behind
-the copy that reads it.
+What is decided here (`Move`s) is carried out before the step's arithmetic and in the same order: an evicted block is
+copied out before anything overwrites it, and a slot is reused only behind the copy that reads it.
 """
 
 from collections import OrderedDict
@@ -34,12 +33,6 @@ class HostTier:
         self.moves: list[Move] = []
         self._free = list(range(slots - 1, -1, -1))
         self._slot_of: OrderedDict[bytes, int] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._slot_of)
-
-    def __contains__(self, name: bytes) -> bool:
-        return name in self._slot_of
 
     @property
     def contents(self) -> frozenset[bytes]:

@@ -9,9 +9,12 @@ another engine in one copy. Two flat views serve the arithmetic:
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
+
+from roundhouse_torch.kvcache.host import Move
 
 FP8 = torch.float8_e4m3fn
 _FP8_MAX = 448.0
@@ -63,12 +66,27 @@ class KVStorage:
         return stored.view(FP8).to(self.compute_dtype) if self.dtype == FP8 else stored
 
 
+class BlockMover:
+    """Copies between the cache and the host's memory: a block is one contiguous piece in both.
+
+    Pinned memory on CUDA, so that the host does not wait; same stream as the arithmetic, so in order.
+    """
+
+    def __init__(self, storage: KVStorage, slots: int) -> None:
+        self._blocks = storage.blocks
+        pinned = storage.device.type == "cuda"
+        self._host = torch.empty((slots, self._blocks.shape[1]), dtype=self._blocks.dtype, pin_memory=pinned)
+
+    def run(self, moves: Sequence[Move]) -> None:
+        for move in moves:
+            if move.to_host:
+                self._host[move.slot].copy_(self._blocks[move.block], non_blocking=True)
+            else:
+                self._blocks[move.block].copy_(self._host[move.slot], non_blocking=True)
+
+
 def _zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     """On CPU by way of numpy, which leaves zeroing to the operating system, page by page at first use."""
     if device.type != "cpu":
         return torch.zeros(shape, device=device, dtype=dtype)
     return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)).view(dtype).view(shape)
-
-
-def block_bytes(block_size: int, layers: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:
-    return block_size * layers * 2 * kv_heads * head_dim * dtype.itemsize

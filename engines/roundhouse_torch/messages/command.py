@@ -55,9 +55,9 @@ class Add(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Abort(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Forget these; ids that ended already are ignored."""
+    """Forget this one; ids that ended already are ignored."""
 
-    ids: list[int]
+    id: int
 
 
 class ResetCache(msgspec.Struct, frozen=True, array_like=True, tag=True):

@@ -12,6 +12,12 @@ from roundhouse_torch.messages.report import Report
 
 _LENGTH = Struct("<I")
 _CHUNK = 1 << 18
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def _framed(message: Command | Report) -> bytes:
+    data = _encode(message)
+    return _LENGTH.pack(len(data)) + data
 
 
 class EngineEnd:
@@ -24,7 +30,6 @@ class EngineEnd:
         self._poll.register(sock, select.POLLIN)
         self._buffer = bytearray()
         self._decoder = msgspec.msgpack.Decoder(Command)
-        self._encoder = msgspec.msgpack.Encoder()
 
     def receive(self, timeout_s: float) -> list[Command]:
         """All commands that are there; waits for the first at most ``timeout_s``."""
@@ -38,9 +43,8 @@ class EngineEnd:
         return commands
 
     def send(self, report: Report) -> None:
-        data = self._encoder.encode(report)
         try:
-            self._sock.sendall(_LENGTH.pack(len(data)) + data)
+            self._sock.sendall(_framed(report))
         except (BrokenPipeError, ConnectionResetError) as error:
             raise EOFError("the server closed the link") from error
 
@@ -65,7 +69,6 @@ class ServerEnd:
         self._reader = reader
         self._writer = writer
         self._decoder = msgspec.msgpack.Decoder(Report)
-        self._encoder = msgspec.msgpack.Encoder()
 
     @classmethod
     async def open(cls, sock: socket.socket) -> "ServerEnd":
@@ -80,8 +83,7 @@ class ServerEnd:
             raise EOFError("the engine closed the link") from error
 
     def send(self, command: Command) -> None:
-        data = self._encoder.encode(command)
-        self._writer.write(_LENGTH.pack(len(data)) + data)
+        self._writer.write(_framed(command))
 
     def close(self) -> None:
         self._writer.close()

@@ -4,8 +4,8 @@ from typing import Protocol
 
 import torch
 
-from roundhouse_torch.attention.backend import AttentionPass
 from roundhouse_torch.models.config import ModelConfig
+from roundhouse_torch.models.layers.operations import AttentionPass
 from roundhouse_torch.models.weights import Weights
 
 

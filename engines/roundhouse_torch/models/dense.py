@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import embedding
 
-from roundhouse_torch.attention.backend import AttentionPass
-from roundhouse_torch.layers.attention import SelfAttention
-from roundhouse_torch.layers.linear import Projection
-from roundhouse_torch.layers.mlp import GatedMLP
-from roundhouse_torch.layers.norm import RMSNorm
-from roundhouse_torch.layers.rope import Rope
 from roundhouse_torch.models.config import ModelConfig
+from roundhouse_torch.models.layers.attention import SelfAttention
+from roundhouse_torch.models.layers.linear import Projection
+from roundhouse_torch.models.layers.mlp import GatedMLP
+from roundhouse_torch.models.layers.norm import RMSNorm
+from roundhouse_torch.models.layers.operations import AttentionPass
+from roundhouse_torch.models.layers.rope import Rope
 from roundhouse_torch.models.weights import Weights
 
 

@@ -11,7 +11,7 @@ from roundhouse_torch.models.checkpoint import DTYPES_8_BIT, SUPPORTED_DTYPES
 from roundhouse_torch.models.config import ACTIVATIONS, ROPE_TYPES
 from roundhouse_torch.models.quantised import METHODS
 from roundhouse_torch.models.registry import ARCHITECTURES
-from roundhouse_torch.settings import KV_DTYPES, EngineSettings
+from roundhouse_torch.settings import KV_DTYPES, EngineSettings, flag
 
 MACHINE = ("threads",)
 """Defaults that depend on the machine."""
@@ -55,8 +55,11 @@ def formats() -> Iterable[Sequence[str]]:
 
 def flags() -> Iterable[Sequence[str]]:
     for knob in fields(EngineSettings):
-        flag = f"`--{knob.name.replace('_', '-')}`"
-        yield flag, "see text" if knob.name in MACHINE else default(knob.default), knob.metadata["help"]
+        yield (
+            f"`{flag(knob.name)}`",
+            "see text" if knob.name in MACHINE else default(knob.default),
+            knob.metadata["help"],
+        )
 
 
 def default(value: Any) -> str:

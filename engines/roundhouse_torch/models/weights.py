@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 import torch
 
 from roundhouse_torch.errors import BrokenModel
-from roundhouse_torch.layers.linear import Linear, Linear8, PackedLinear, Projection
-from roundhouse_torch.layers.lora import LoraSites
-from roundhouse_torch.layers.norm import RMSNorm
-from roundhouse_torch.layers.operations import Operations, TorchOperations
-from roundhouse_torch.layers.shard import ALONE, GatheredOutputs, Shard, SummedInputs
+from roundhouse_torch.kernels.plain import TorchOperations
 from roundhouse_torch.models.checkpoint import Checkpoint
+from roundhouse_torch.models.layers.linear import Linear, Linear8, PackedLinear, Projection
+from roundhouse_torch.models.layers.lora import LoraSites
+from roundhouse_torch.models.layers.norm import RMSNorm
+from roundhouse_torch.models.layers.operations import Operations
+from roundhouse_torch.models.layers.shard import ALONE, GatheredOutputs, Shard, SummedInputs
 from roundhouse_torch.models.quantised import SCALES, Scheme, widened
 
 Parts = Sequence[tuple[str, int]]

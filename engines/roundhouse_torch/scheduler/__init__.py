@@ -1,4 +1,1 @@
-"""What to compute next.
-
-Deterministic: no clock, no I/O, no tensors, so that it is tested by the thousand random runs.
-"""
+"""What to compute next. Deterministic: no clock, no I/O, no tensors; so it is tested by the thousand random runs."""

@@ -18,6 +18,7 @@ anything else happens, and a planned sequence is never preempted.
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from operator import attrgetter
 
 from roundhouse_torch.kvcache.blocks import BlockPool
 from roundhouse_torch.kvcache.chain import wire_hash
@@ -34,13 +35,6 @@ class Limits:
 
     max_sequences: int
     max_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    sequence: Sequence
-    finish: Finish
-    stop_token: int | None
 
 
 class Scheduler:
@@ -95,9 +89,9 @@ class Scheduler:
             plan.moves = self.pool.host.drain_moves()
         return plan
 
-    def commit(self, plan: StepPlan, tokens: list[list[int]]) -> list[Ended]:
+    def commit(self, plan: StepPlan, tokens: list[list[int]]) -> list[Work]:
         """``plan`` was computed; ``tokens`` are the samples of its sampling work, in order, cut here where an answer
-        ends. Gives what ended.
+        ends. Gives the work with which one ended.
         """
         ended = []
         samples = iter(tokens)
@@ -106,13 +100,13 @@ class Scheduler:
             sequence.computed += work.count - len(work.draft)
             if not work.samples:
                 continue
-            finish = self._append(sequence, next(samples))
+            work.end = self._append(sequence, next(samples))
             if work.draft:
                 self._verified(work)
-            if finish is not None:
+            if work.end is not None:
                 del self._running[sequence.id]
                 self._release(sequence)
-                ended.append(Ended(sequence, *finish))
+                ended.append(work)
         return ended
 
     @staticmethod
@@ -223,7 +217,7 @@ class Scheduler:
         return self.pool.match(sequence.names[first:last])
 
     def _take_hits(self, sequence: Sequence, hits: list[int]) -> None:
-        self.pool.share_all(hits)
+        self.pool.share(hits)
         sequence.blocks += hits
         self._restore(sequence)
         sequence.named = len(sequence.blocks)
@@ -235,7 +229,7 @@ class Scheduler:
             return
         first, last = len(sequence.blocks), (len(sequence.tokens) - 1) // self._block_size
         for name in sequence.names[first:last]:
-            if not self.pool.available or self.pool.find(name) is not None:
+            if not self.pool.available or name in self.pool:
                 break
             block = self.pool.restore(name)
             if block is None:
@@ -309,9 +303,8 @@ class Scheduler:
         return -(-tokens // self._block_size)
 
 
-def _urgency(sequence: Sequence) -> int:
-    """Answers are planned in this order, so that who gives way is not planned yet."""
-    return sequence.priority
+_urgency = attrgetter("priority")
+"""Answers are planned in this order, so that who gives way is not planned yet."""
 
 
 def _extra_keys(sequence: Sequence, index: int) -> list[str] | None:

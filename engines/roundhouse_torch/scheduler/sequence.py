@@ -1,5 +1,6 @@
 """One answer in the making."""
 
+from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -16,22 +17,22 @@ class Finish(StrEnum):
 
 
 class Constraint(Protocol):
-    """What an answer must match. Follows the answer's tokens."""
+    """What an answer must match, and follows its tokens: the part of llguidance's ``LLMatcher`` that is used here."""
 
-    @property
-    def complete(self) -> bool:
+    def is_stopped(self) -> bool:
         """Nothing can follow."""
         ...
 
-    def accept(self, token: int) -> bool:
+    def consume_token(self, token: int) -> bool:
         """False: this token does not match."""
         ...
 
-    def valid(self, tokens: list[int]) -> int:
+    def validate_tokens(self, tokens: list[int]) -> int:
         """How many of ``tokens`` may follow."""
         ...
 
 
+@dataclass(slots=True, eq=False)
 class Sequence:
     """Tokens of prompt and answer, and where their KV is.
 
@@ -41,58 +42,28 @@ class Sequence:
     ``guesses`` belong to sampler and speculation: what they remember of this answer.
     """
 
-    __slots__ = (
-        "adapter",
-        "blocks",
-        "cached",
-        "computed",
-        "constraint",
-        "guesses",
-        "history",
-        "id",
-        "max_length",
-        "named",
-        "names",
-        "pooled",
-        "priority",
-        "prompt_length",
-        "root",
-        "salt",
-        "sampling",
-        "tokens",
-    )
+    id: int
+    tokens: list[int]
+    sampling: Sampling
+    _: KW_ONLY
+    max_length: int
+    root: bytes
+    salt: str = ""
+    adapter: str = ""
+    pooled: bool = False
+    priority: int = 0
+    constraint: Constraint | None = None
+    history: Any = None
+    guesses: Any = None
+    computed: int = 0
+    blocks: list[int] = field(default_factory=list)
+    names: list[bytes] = field(default_factory=list)
+    named: int = 0
+    cached: int | None = None
+    prompt_length: int = field(init=False)
 
-    def __init__(
-        self,
-        id: int,
-        tokens: list[int],
-        sampling: Sampling,
-        *,
-        max_length: int,
-        root: bytes,
-        salt: str = "",
-        adapter: str = "",
-        pooled: bool = False,
-        priority: int = 0,
-    ) -> None:
-        self.id = id
-        self.tokens = tokens
-        self.prompt_length = len(tokens)
-        self.sampling = sampling
-        self.max_length = max_length
-        self.root = root
-        self.salt = salt
-        self.adapter = adapter
-        self.pooled = pooled
-        self.priority = priority
-        self.constraint: Constraint | None = None
-        self.history: Any = None
-        self.guesses: Any = None
-        self.computed = 0
-        self.blocks: list[int] = []
-        self.names: list[bytes] = []
-        self.named = 0
-        self.cached: int | None = None
+    def __post_init__(self) -> None:
+        self.prompt_length = len(self.tokens)
 
     @property
     def pending(self) -> int:
@@ -114,13 +85,13 @@ class Sequence:
         end).
         """
         token = self.tokens[-1]
-        matches = self.constraint is None or self.constraint.accept(token)
+        matches = self.constraint is None or self.constraint.consume_token(token)
         if self.generated >= self.sampling.min_tokens:
             if token in self.sampling.eos_ids:
                 return Finish.STOP, None
             if token in self.sampling.stop_ids:
                 return Finish.STOP, token
-        if not matches or (self.constraint is not None and self.constraint.complete):
+        if not matches or (self.constraint is not None and self.constraint.is_stopped()):
             return Finish.STOP, None
         if len(self.tokens) >= self.max_length:
             return Finish.LENGTH, None

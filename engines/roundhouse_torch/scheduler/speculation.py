@@ -86,7 +86,7 @@ class Speculation:
         found = {}
         for (sequence, _), draft in zip(wanted, self._drafter.propose(wanted), strict=True):
             if draft and sequence.constraint is not None:
-                draft = draft[: sequence.constraint.valid(draft)]
+                draft = draft[: sequence.constraint.validate_tokens(draft)]
             if draft:
                 found[sequence.id] = draft
         return found

@@ -4,14 +4,15 @@ from dataclasses import dataclass, field
 
 from roundhouse_torch.kvcache.host import Move
 from roundhouse_torch.messages.report import TokenLogprobs
-from roundhouse_torch.scheduler.sequence import Sequence
+from roundhouse_torch.scheduler.sequence import Finish, Sequence
 
 
 @dataclass(slots=True)
 class Work:
     """Compute ``count`` tokens of ``sequence`` from ``start`` on; ``samples`` when that reaches its end.
 
-    The last ``len(draft)`` of them are guesses of what follows its tokens, computed in order to be verified.
+    The last ``len(draft)`` of them are guesses of what follows its tokens, computed in order to be verified. ``end``:
+    why this was the sequence's last, and the stop token that said so; known when it is committed.
     """
 
     sequence: Sequence
@@ -19,6 +20,7 @@ class Work:
     count: int
     samples: bool
     draft: tuple[int, ...] = ()
+    end: tuple[Finish, int | None] | None = None
 
 
 @dataclass(slots=True)

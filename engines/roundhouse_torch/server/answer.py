@@ -1,72 +1,59 @@
 """Run a generation and write it out, streamed or whole."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
 
 from aiohttp import web
 
 from roundhouse_torch.errors import EngineDied, RequestError
-from roundhouse_torch.server.failures import error_event
-from roundhouse_torch.server.generation import Generation
-from roundhouse_torch.server.requests import Plan
-from roundhouse_torch.server.shapes import DONE, Shape, WholeChoice
+from roundhouse_torch.server.generation import Delta, Generation, joined
+from roundhouse_torch.server.middleware import error_body
+from roundhouse_torch.server.requests import StreamOptions
+from roundhouse_torch.server.shapes import DONE, Shape
 
 SSE_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
 
 
 async def answer(
-    request: web.Request,
-    generation: Generation,
-    shape: Shape,
-    plan: Plan,
-    *,
-    echo: Sequence[str] = (),
-    keep_alive_s: float = 0.0,
+    request: web.Request, generation: Generation, shape: Shape, *, keep_alive_s: float = 0.0
 ) -> web.StreamResponse:
-    """``echo``: text to put before each choice's own, or nothing.
-
-    Leaving early, for whatever reason, aborts what still runs.
-    """
-    if plan.stream:
-        return await _stream(request, generation, shape, plan, echo, keep_alive_s)
-    return await _whole(generation, shape, plan, echo)
-
-
-async def _whole(generation: Generation, shape: Shape, plan: Plan, echo: Sequence[str]) -> web.Response:
-    choices = [WholeChoice(choice.index, echo[choice.index] if echo else "") for choice in generation.choices]
+    """Leaving early, for whatever reason, aborts what still runs."""
+    asked = generation.plan.asked
+    if asked.stream:
+        return await _stream(request, generation, shape, keep_alive_s)
+    found: list[list[Delta]] = [[] for _ in generation.choices]
     async with aclosing(generation.deltas()) as deltas:
         async for delta in deltas:
-            choices[delta.index].add(delta)
-    prompts = [prompt.tokens for prompt in generation.prompts] if plan.return_token_ids else None
-    return web.Response(body=shape.whole(choices, generation.usage, prompts), content_type="application/json")
+            found[delta.index].append(delta)
+    prompts = [prompt.tokens for prompt in generation.prompts] if asked.return_token_ids else None
+    body = shape.whole([joined(gained) for gained in found], generation.usage, prompts)
+    return web.Response(body=body, content_type="application/json")
 
 
 async def _stream(
-    request: web.Request, generation: Generation, shape: Shape, plan: Plan, echo: Sequence[str], keep_alive_s: float
+    request: web.Request, generation: Generation, shape: Shape, keep_alive_s: float
 ) -> web.StreamResponse:
     """Headers go out with the first event or, after a silence, comment: until then the request can still be refused,
     or tried elsewhere by a gateway.
     """
-    stream = EventStream(request)
-    begun: set[int] = set()
+    asked, stream, begun = generation.plan.asked, EventStream(request), set[int]()
+    options = asked.stream_options or StreamOptions()
     async with stream.kept_alive(keep_alive_s), aclosing(generation.deltas()) as deltas:
         try:
             async for delta in deltas:
-                usage = generation.usage if plan.continuous_usage else None
-                data, prompt_tokens = b"", None
+                usage = generation.usage if options.include_usage and options.continuous_usage_stats else None
+                data, prompt = b"", None
                 if delta.index not in begun:
                     begun.add(delta.index)
-                    prompt_tokens = generation.prompts[delta.index // plan.n].tokens if plan.return_token_ids else None
-                    data = shape.opening(delta.index, prompt_tokens, usage)
-                    if echo:
-                        delta = delta.after(echo[delta.index])
-                await stream.write(data + shape.delta(delta, prompt_tokens, usage))
+                    prompt = generation.prompt_of(delta.index).tokens if asked.return_token_ids else None
+                    data = shape.opening(delta.index, prompt, usage)
+                await stream.write(data + shape.delta(delta, prompt, usage))
         except (EngineDied, RequestError) as error:
             if not stream.begun:
                 raise
-            return await stream.end(error_event(error))
-        return await stream.end((shape.usage(generation.usage) if plan.include_usage else b"") + DONE)
+            return await stream.end(b"data: " + error_body(error) + b"\n\n")
+        return await stream.end((shape.usage(generation.usage) if options.include_usage else b"") + DONE)
 
 
 class EventStream:

@@ -4,57 +4,53 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from roundhouse_torch.errors import Busy, EngineDied, EngineGone
 from roundhouse_torch.events.publisher import EventPublisher
 from roundhouse_torch.messages.command import Abort, Add, Order
 from roundhouse_torch.messages.link import ServerEnd
-from roundhouse_torch.messages.report import Done, Failed, Load, Loaded, Output, Report, StepReport
+from roundhouse_torch.messages.report import Done, Failed, Loaded, Output, Report, StepReport
 from roundhouse_torch.scheduler.sequence import Finish
-from roundhouse_torch.server.mailbox import Mailbox
 from roundhouse_torch.server.metrics import Metrics, Timeline
 
 
-@dataclass(slots=True)
-class _Answer:
-    mailbox: Mailbox
-    timeline: Timeline
+class Mailbox(asyncio.Queue[Output | EngineDied]):
+    """Outputs of one HTTP request's answers. Never more than their max_tokens, so it needs no bound."""
+
+    async def take(self) -> Output:
+        """Raises `EngineDied` behind the outputs that came before."""
+        item = await self.get()
+        if isinstance(item, EngineDied):
+            raise item
+        return item
 
 
 class EngineClient:
-    """``loaded`` resolves when the model answers.
+    """``loaded`` resolves when the model answers; ``idle`` is set while nothing is in flight.
 
     `run` owns the link: it ends when the engine does, by raising `EngineDied`.
     """
 
     def __init__(
-        self,
-        link: ServerEnd,
-        metrics: Metrics,
-        publisher: EventPublisher | None,
-        *,
-        max_waiting: int,
-        health_timeout_s: float,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+        self, link: ServerEnd, metrics: Metrics, publisher: EventPublisher | None, *,
+        max_waiting: int, health_timeout_s: float, clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
         self._link = link
         self._metrics = metrics
         self._publisher = publisher
         self._max_waiting = max_waiting
         self._health_timeout_s = health_timeout_s
         self._clock = clock
-        self._answers: dict[int, _Answer] = {}
+        self._answers: dict[int, tuple[Mailbox, Timeline]] = {}
         self._waiting: set[int] = set()
         self._orders: dict[int, asyncio.Future[str]] = {}
         self._next_id = 0
         self._heard_at = clock()
         self._died: EngineDied | None = None
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self.idle = asyncio.Event()
+        self.idle.set()
         self.loaded: asyncio.Future[Loaded] = asyncio.get_running_loop().create_future()
-        self.load = Load()
 
     @property
     def in_flight(self) -> int:
@@ -65,19 +61,24 @@ class EngineClient:
         """The engine lives and its loop has shown it lately."""
         return self._died is None and self._clock() - self._heard_at < self._health_timeout_s
 
-    async def idle(self) -> None:
-        """Returns when nothing is in flight."""
-        await self._idle.wait()
-
     async def run(self) -> None:
         try:
             while True:
                 self._handle(await self._link.receive())
         except EOFError:
-            self._fail(EngineGone("the engine process ended"))
+            self._died = EngineGone("the engine process ended")
         except EngineDied as error:
-            self._fail(error)
-        assert self._died is not None
+            self._died = error
+        for mailbox, _ in self._answers.values():
+            mailbox.put_nowait(self._died)
+        self._answers.clear()
+        self._waiting.clear()
+        self.idle.set()
+        futures: list[asyncio.Future[Any]] = [self.loaded, *self._orders.values()]
+        for future in futures:
+            if not future.done():
+                future.set_exception(self._died)
+                future.exception()  # nobody need be waiting for it
         raise self._died
 
     @asynccontextmanager
@@ -90,15 +91,16 @@ class EngineClient:
             raise Busy("The engine is currently busy and cannot accept new requests. Please try again later.")
         mailbox = Mailbox()
         for add in adds:
-            timeline = Timeline(arrived, len(add.tokens), add.max_length - len(add.tokens), params_n)
-            self._answers[add.id] = _Answer(mailbox, timeline)
+            allowed = add.max_length - len(add.tokens)
+            self._answers[add.id] = mailbox, Timeline(arrived, len(add.tokens), allowed, params_n)
             self._waiting.add(add.id)
-            self._idle.clear()
+            self.idle.clear()
             self._link.send(add)
         try:
             yield mailbox
         finally:
-            self.abort([add.id for add in adds if add.id in self._answers])
+            for add in adds:
+                self.end(add.id, Finish.ABORT)
 
     def new_ids(self, count: int) -> range:
         first = self._next_id
@@ -106,39 +108,28 @@ class EngineClient:
         return range(first, self._next_id)
 
     def end(self, id: int, finish: Finish) -> None:
-        """An answer that the server ends itself, at a stop string."""
+        """An answer that the server ends itself: at a stop string, or because nobody waits for it."""
         if id in self._answers:
             self._forget(id, finish)
-            self._link.send(Abort([id]))
-
-    def abort(self, ids: Sequence[int]) -> None:
-        for id in ids:
-            self._forget(id, Finish.ABORT)
-        if ids and self._died is None:
-            self._link.send(Abort(list(ids)))
+            self._link.send(Abort(id))
 
     def abort_all(self) -> None:
         """End every answer with finish_reason abort, as its client will see."""
-        ids = list(self._answers)
-        for id in ids:
-            self._answers[id].mailbox.put(Output(id, [], 0, Finish.ABORT))
-        self.abort(ids)
+        for id, (mailbox, _) in list(self._answers.items()):
+            mailbox.put_nowait(Output(id, [], 0, Finish.ABORT))
+            self.end(id, Finish.ABORT)
 
     async def obey(self, order: Callable[..., Order], *arguments: str) -> str:
         """Have an order obeyed; gives why it was not, or nothing."""
         if self._died is not None:
             raise self._died
         (ticket,) = self.new_ids(1)
-        future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._orders[ticket] = future
+        self._orders[ticket] = asyncio.get_running_loop().create_future()
         self._link.send(order(ticket, *arguments))
         try:
-            return await future
+            return await self._orders[ticket]
         finally:
-            self._orders.pop(ticket, None)
-
-    def close(self) -> None:
-        self._link.close()
+            del self._orders[ticket]
 
     def _handle(self, report: Report) -> None:
         self._heard_at = self._clock()
@@ -156,39 +147,24 @@ class EngineClient:
     def _step(self, report: StepReport) -> None:
         if self._publisher is not None:
             self._publisher.publish(report.events)
-        self.load = report.load
         self._metrics.step(report.load)
         for id in report.started:
             self._waiting.discard(id)
             if id in self._answers:
-                self._answers[id].timeline.started(report.began)
+                self._answers[id][1].began = report.began
         for output in report.outputs:
-            answer = self._answers.get(output.id)
-            if answer is None:
+            if output.id not in self._answers:
                 continue
+            mailbox, timeline = self._answers[output.id]
             if output.error is None:
-                self._metrics.tokens(answer.timeline, output, report.ended)
-            answer.mailbox.put(output)
+                self._metrics.tokens(timeline, output, report.ended)
+            mailbox.put_nowait(output)
             if output.finish is not None:
                 self._forget(output.id, Finish(output.finish))
 
     def _forget(self, id: int, finish: Finish) -> None:
-        answer = self._answers.pop(id, None)
+        _, timeline = self._answers.pop(id)
         self._waiting.discard(id)
         if not self._answers:
-            self._idle.set()
-        if answer is not None:
-            self._metrics.ended(answer.timeline, finish, self._clock())
-
-    def _fail(self, error: EngineDied) -> None:
-        self._died = error
-        for answer in self._answers.values():
-            answer.mailbox.fail(error)
-        self._answers.clear()
-        self._waiting.clear()
-        self._idle.set()
-        futures: list[asyncio.Future[Any]] = [self.loaded, *self._orders.values()]
-        for future in futures:
-            if not future.done():
-                future.set_exception(error)
-                future.exception()  # nobody need be waiting for it
+            self.idle.set()
+        self._metrics.ended(timeline, finish, self._clock())

@@ -1,7 +1,8 @@
 """From an engine's tokens to a client's text, one `Choice` per answer."""
 
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
@@ -10,19 +11,35 @@ from roundhouse_torch.messages.command import Add
 from roundhouse_torch.messages.report import Output, TokenLogprobs
 from roundhouse_torch.scheduler.sequence import Finish
 from roundhouse_torch.server.engine_client import EngineClient
-from roundhouse_torch.server.logprobs import Alternative, Told
-from roundhouse_torch.server.requests import OutputRules, Plan
+from roundhouse_torch.server.requests import Plan
 from roundhouse_torch.tokenizer.stops import StopMatcher
 from roundhouse_torch.tokenizer.tokenizer import TextTokenizer
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """``max_tokens`` is what its answers may have; ``grammar``: what they must match, for the engine."""
+    """``max_tokens`` is what its answers may have; ``grammar``: what they must match, for the engine; ``echo``: text
+    that comes before them.
+    """
 
     tokens: list[int]
     max_tokens: int
     grammar: str = ""
+    echo: str = ""
+
+
+class Alternative(NamedTuple):
+    text: str
+    raw: bytes
+    logprob: float
+
+
+class Told(NamedTuple):
+    """One token of an answer, ``offset`` characters from its beginning, and the likeliest ones at its place."""
+
+    chosen: Alternative
+    top: Sequence[Alternative]
+    offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +56,13 @@ class Delta:
     stop_reason: str | int | None = None
     logprobs: Sequence[Told] = ()
 
-    def after(self, text: str) -> "Delta":
-        """The same behind other text."""
-        return replace(self, text=text + self.text)
+
+def joined(deltas: Sequence[Delta]) -> Delta:
+    """All of one choice's in one."""
+    last, text = deltas[-1], "".join(delta.text for delta in deltas)
+    tokens = [token for delta in deltas for token in delta.tokens]
+    logprobs = [told for delta in deltas for told in delta.logprobs]
+    return Delta(last.index, text, tokens, last.finish, last.stop_reason, logprobs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,47 +75,42 @@ class UsageCount:
 class Choice:
     """State of one answer."""
 
-    def __init__(self, index: int, prompt: Prompt, rules: OutputRules, tokenizer: TextTokenizer) -> None:
+    def __init__(self, index: int, prompt: Prompt, plan: Plan, tokenizer: TextTokenizer) -> None:
         self.index = index
         self.generated = 0
         self.cached = 0
-        self._rules = rules
+        self._plan = plan
         self._tokenizer = tokenizer
         self._offset = 0
-        self._detokenizer = tokenizer.detokenizer(prompt.tokens, skip_special_tokens=rules.skip_special_tokens)
-        self._stops = StopMatcher(rules.stops, include=rules.include_stop)
+        self._echo = prompt.echo
+        self._detokenizer = tokenizer.detokenizer(prompt.tokens, skip_special_tokens=plan.skip_special_tokens)
+        self._stops = StopMatcher(plan.stops, include=plan.asked.include_stop_str_in_output)
 
-    def feed(self, output: Output, min_tokens: int) -> Delta:
+    def feed(self, output: Output) -> Delta:
         """Tokens behind a stop string are dropped; so is the text of the token that ended the answer."""
+        sampling, stops = self._plan.sampling, self._stops
+        hides_end = output.finish == Finish.STOP and not self._plan.asked.include_stop_str_in_output
         self.cached += output.cached
-        text = ""
-        for position, token in enumerate(output.tokens):
+        text, self._echo = self._echo, ""
+        before = self.generated
+        for token in output.tokens:
             self.generated += 1
-            if output.finish == Finish.STOP and token in self._rules.ends and not self._rules.include_stop:
+            if hides_end and token in sampling.ends:
                 break
             piece = self._detokenizer.push(token)
-            text += self._stops.push(piece) if self.generated >= min_tokens else piece
-            if self._stops.matched is not None:
-                return self._delta(text, output, position + 1, Finish.STOP, self._stops.matched)
-        if output.finish is None:
-            return self._delta(text, output, len(output.tokens))
-        text += self._stops.push(self._detokenizer.flush())
-        if self._stops.matched is not None:
-            return self._delta(text, output, len(output.tokens), Finish.STOP, self._stops.matched)
-        text += self._stops.flush()
-        return self._delta(text, output, len(output.tokens), Finish(output.finish), output.stop_token)
-
-    def _delta(
-        self,
-        text: str,
-        output: Output,
-        count: int,
-        finish: Finish | None = None,
-        stop_reason: str | int | None = None,
-    ) -> Delta:
-        tokens = output.tokens[:count]
-        told = self._told(tokens, output.logprobs) if output.logprobs else ()
-        return Delta(self.index, text, tokens, finish, stop_reason, told)
+            text += stops.push(piece) if self.generated >= sampling.min_tokens else piece
+            if stops.matched is not None:
+                break
+        if output.finish is not None and stops.matched is None:
+            text += stops.push(self._detokenizer.flush())
+        finish = Finish(output.finish) if output.finish is not None else None
+        reason: str | int | None = output.stop_token
+        if stops.matched is not None:
+            finish, reason = Finish.STOP, stops.matched
+        elif finish is not None:
+            text += stops.flush()
+        tokens = output.tokens[: self.generated - before]
+        return Delta(self.index, text, tokens, finish, reason, self._told(tokens, output.logprobs or ()))
 
     def _told(self, tokens: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> list[Told]:
         found = []
@@ -112,49 +128,51 @@ class Generation:
         self, client: EngineClient, tokenizer: TextTokenizer, prompts: Sequence[Prompt], plan: Plan, arrived: float
     ) -> None:
         self._client = client
-        self._plan = plan
         self._arrived = arrived
+        self.plan = plan
         self.prompts = prompts
-        owners = [prompt for prompt in prompts for _ in range(plan.n)]
-        self.choices = [Choice(index, prompt, plan.rules, tokenizer) for index, prompt in enumerate(owners)]
-        self._adds = [
-            self._add(id, prompt, index % plan.n)
-            for index, (id, prompt) in enumerate(zip(client.new_ids(len(owners)), owners, strict=True))
-        ]
+        owners = [prompt for prompt in prompts for _ in range(plan.asked.n)]
+        self.choices = [Choice(index, prompt, plan, tokenizer) for index, prompt in enumerate(owners)]
 
     async def deltas(self) -> AsyncGenerator[Delta, None]:
         """Until every choice is finished. Closing the iterator early aborts the rest.
 
         Raises `Busy` and `BadRequest` at first, `EngineDied` at any time.
         """
-        choices = {add.id: choice for add, choice in zip(self._adds, self.choices, strict=True)}
-        async with self._client.answers(self._adds, arrived=self._arrived, params_n=self._plan.n) as mailbox:
+        plan, ids = self.plan, self._client.new_ids(len(self.choices))
+        adds = [self._add(id, choice.index) for id, choice in zip(ids, self.choices, strict=True)]
+        choices = dict(zip(ids, self.choices, strict=True))
+        async with self._client.answers(adds, arrived=self._arrived, params_n=plan.asked.n) as mailbox:
             while choices:
-                for output in await mailbox.take():
-                    choice = choices.get(output.id)
-                    if choice is None:
-                        continue
-                    if output.error is not None:
-                        raise BadRequest(output.error, self._plan.structure.field if self._plan.structure else None)
-                    delta = choice.feed(output, self._plan.sampling.min_tokens)
-                    if delta.finish is not None:
-                        del choices[output.id]
-                        self._client.end(output.id, delta.finish)
-                    yield delta
+                output = await mailbox.take()
+                choice = choices.get(output.id)
+                if choice is None:
+                    continue
+                if output.error is not None:
+                    raise BadRequest(output.error, plan.structure.field if plan.structure else None)
+                delta = choice.feed(output)
+                if delta.finish is not None:
+                    del choices[output.id]
+                    self._client.end(output.id, delta.finish)
+                yield delta
+
+    def prompt_of(self, choice: int) -> Prompt:
+        return self.prompts[choice // self.plan.asked.n]
 
     @property
     def usage(self) -> UsageCount:
         """A prompt counts once, however many answers it gets."""
-        n = self._plan.n
         return UsageCount(
             prompt_tokens=sum(len(prompt.tokens) for prompt in self.prompts),
             completion_tokens=sum(choice.generated for choice in self.choices),
-            cached_tokens=sum(choice.cached for choice in self.choices[::n]),
+            cached_tokens=sum(choice.cached for choice in self.choices[:: self.plan.asked.n]),
         )
 
-    def _add(self, id: int, prompt: Prompt, k: int) -> Add:
-        """The k-th answer has its own seed, so that answers of one request differ."""
-        sampling = msgspec.structs.replace(self._plan.sampling, seed=self._plan.sampling.seed + k)
-        length = len(prompt.tokens) + prompt.max_tokens
-        plan = self._plan
-        return Add(id, prompt.tokens, length, sampling, plan.salt, plan.adapter, prompt.grammar, priority=plan.priority)
+    def _add(self, id: int, index: int) -> Add:
+        """Each answer to a prompt has its own seed, so that they differ."""
+        plan, prompt = self.plan, self.prompt_of(index)
+        sampling = msgspec.structs.replace(plan.sampling, seed=plan.sampling.seed + index % plan.asked.n)
+        length, salt = len(prompt.tokens) + prompt.max_tokens, plan.asked.cache_salt
+        return Add(
+            id, prompt.tokens, length, sampling, salt, plan.adapter, prompt.grammar, priority=plan.asked.priority
+        )

@@ -1,16 +1,10 @@
 """Prometheus metrics under vLLM's names and labels, so that dashboards and scrapers need no second set."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    PlatformCollector,
-    ProcessCollector,
-    generate_latest,
-)
+import prometheus_client as prometheus
+from prometheus_client import Counter, Gauge, Histogram
 
 from roundhouse_torch.messages.report import Load, Loaded, Output
 from roundhouse_torch.scheduler.sequence import Finish
@@ -27,15 +21,14 @@ _LABELS = ("model_name", "engine")
 
 def token_buckets(longest: int) -> list[int]:
     """1, 2, 5, 10, 20, 50 … up to ``longest``."""
-    steps = [factor * 10**power for power in range(12) for factor in (1, 2, 5)]
-    return [step for step in steps if step <= longest]
+    return [step for power in range(12) for step in (10**power, 2 * 10**power, 5 * 10**power) if step <= longest]
 
 
 @dataclass(slots=True)
 class Timeline:
     """One answer's times (monotonic seconds) and counts.
 
-    ``allowed``: its max_tokens; ``params_n``: n of its request.
+    ``allowed``: its max_tokens; ``params_n``: n of its request; ``began``: when it left the queue.
     """
 
     arrived: float
@@ -48,9 +41,6 @@ class Timeline:
     cached: int = 0
     generated: int = 0
 
-    def started(self, at: float) -> None:
-        self.began = at
-
 
 class Metrics:
     """One registry per server. Everything is labelled with the first served name and engine 0."""
@@ -58,10 +48,11 @@ class Metrics:
     content_type = "text/plain; version=1.0.0; charset=utf-8"
 
     def __init__(self, model_name: str, max_model_len: int) -> None:
-        self.registry = CollectorRegistry()
-        ProcessCollector(registry=self.registry)
-        PlatformCollector(registry=self.registry)
+        self.registry = prometheus.CollectorRegistry()
+        prometheus.ProcessCollector(registry=self.registry)
+        prometheus.PlatformCollector(registry=self.registry)
         self._values = (model_name, "0")
+        self._blocks = 1
         self._gauges()
         self._counters()
         self._histograms(token_buckets(max_model_len))
@@ -70,15 +61,11 @@ class Metrics:
         self._running = self._gauge("num_requests_running", "Number of requests in model execution batches.")
         self._waiting = self._gauge("num_requests_waiting", "Number of requests waiting to be processed.")
         self._usage = self._gauge("kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.")
-        by_reason = Gauge(
-            "vllm:num_requests_waiting_by_reason",
-            "Waiting requests by reason.",
-            (*_LABELS, "reason"),
+        waiting = Gauge(
+            "vllm:num_requests_waiting_by_reason", "Waiting requests by reason.", (*_LABELS, "reason"),
             registry=self.registry,
-        )
-        self._capacity = by_reason.labels(*self._values, "capacity")
-        self._deferred = by_reason.labels(*self._values, "deferred")
-        self._blocks = 1
+        )  # fmt: skip
+        self._capacity, self._deferred = (waiting.labels(*self._values, why) for why in ("capacity", "deferred"))
 
     def _counters(self) -> None:
         self._preemptions = self._counter("num_preemptions", "Preemptions of running requests.")
@@ -89,13 +76,14 @@ class Metrics:
         self._generation = self._counter("generation_tokens", "Generated tokens.")
         self._drafted = self._counter("spec_decode_num_draft_tokens", "Tokens guessed and verified.")
         self._accepted = self._counter("spec_decode_num_accepted_tokens", "Guesses that were right.")
-        by_source = self._labelled("prompt_tokens_by_source", "Prompt tokens by source.", "source")
-        self._computed = by_source.labels(*self._values, "local_compute")
-        self._found = by_source.labels(*self._values, "local_cache_hit")
-        by_tier = self._labelled("prompt_tokens_cached_by_source", "Prefix-cache hit tokens by tier.", "source")
-        self._device = by_tier.labels(*self._values, "device")
-        success = self._labelled("request_success", "Requests that ended, by finish reason.", "finished_reason")
-        self._success = {finish: success.labels(*self._values, finish.value) for finish in Finish}
+        self._computed, self._found = self._counters_by(
+            "source", ("local_compute", "local_cache_hit"), "prompt_tokens_by_source", "Prompt tokens by source."
+        )
+        (self._device,) = self._counters_by(
+            "source", ("device",), "prompt_tokens_cached_by_source", "Prefix-cache hit tokens by tier."
+        )
+        ended = self._counters_by("finished_reason", list(Finish), "request_success", "Requests that ended, by reason.")
+        self._success = dict(zip(Finish, ended, strict=True))
         rejected = Counter(
             "vllm:admission_rejections", "Requests refused for load.", ("model_name", "reason"), registry=self.registry
         )
@@ -104,9 +92,7 @@ class Metrics:
     def _histograms(self, tokens: list[int]) -> None:
         self._ttft = self._histogram("time_to_first_token_seconds", "Time to first token in seconds.", _TTFT)
         self._itl = self._histogram("inter_token_latency_seconds", "Time between tokens in seconds.", _ITL)
-        self._tpot = self._histogram(
-            "request_time_per_output_token_seconds", "Mean time per output token of a request.", _ITL
-        )
+        self._tpot = self._histogram("request_time_per_output_token_seconds", "Mean time between its tokens.", _ITL)
         self._e2e = self._histogram("e2e_request_latency_seconds", "End to end latency in seconds.", _LATENCY)
         self._queue = self._histogram("request_queue_time_seconds", "Time waiting in seconds.", _LATENCY)
         self._inference = self._histogram("request_inference_time_seconds", "Time running in seconds.", _LATENCY)
@@ -114,12 +100,8 @@ class Metrics:
         self._decode = self._histogram("request_decode_time_seconds", "Time in decode in seconds.", _LATENCY)
         self._step_tokens = self._histogram("iteration_tokens_total", "Tokens per engine step.", _STEP_TOKENS)
         self._request_prompt = self._histogram("request_prompt_tokens", "Prefill tokens of a request.", tokens)
-        self._request_generation = self._histogram(
-            "request_generation_tokens", "Generated tokens of a request.", tokens
-        )
-        self._request_computed = self._histogram(
-            "request_prefill_kv_computed_tokens", "Prompt tokens not found cached.", tokens
-        )
+        self._request_generation = self._histogram("request_generation_tokens", "Tokens of an answer.", tokens)
+        self._request_computed = self._histogram("request_prefill_kv_computed_tokens", "Tokens not cached.", tokens)
         self._params_max = self._histogram("request_params_max_tokens", "max_tokens of a request.", tokens)
         self._params_n = self._histogram("request_params_n", "n of a request.", _N)
 
@@ -136,13 +118,10 @@ class Metrics:
             "kv_cache_max_concurrency": str(loaded.blocks * loaded.block_size / loaded.max_model_len),
             "engine": "0",
         }
-        info = Gauge(
-            "vllm:cache_config_info", "Information of the cache configuration.", list(labels), registry=self.registry
-        )
-        info.labels(**labels).set(1)
+        prometheus.Info("vllm:cache_config", "The cache's configuration.", registry=self.registry).info(labels)
 
     def page(self) -> bytes:
-        return generate_latest(self.registry)
+        return prometheus.generate_latest(self.registry)
 
     def rejected(self) -> None:
         self._rejected.inc()
@@ -201,8 +180,9 @@ class Metrics:
     def _counter(self, name: str, text: str) -> Counter:
         return Counter(f"vllm:{name}", text, _LABELS, registry=self.registry).labels(*self._values)
 
-    def _labelled(self, name: str, text: str, label: str) -> Counter:
-        return Counter(f"vllm:{name}", text, (*_LABELS, label), registry=self.registry)
+    def _counters_by(self, label: str, values: Sequence[str], name: str, text: str) -> list[Counter]:
+        counter = Counter(f"vllm:{name}", text, (*_LABELS, label), registry=self.registry)
+        return [counter.labels(*self._values, value) for value in values]
 
-    def _histogram(self, name: str, text: str, buckets: "tuple[float, ...] | list[int]") -> Histogram:
+    def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
         return Histogram(f"vllm:{name}", text, _LABELS, registry=self.registry, buckets=buckets).labels(*self._values)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from roundhouse_torch.errors import BadRequest
+from roundhouse_torch.errors import require
 from roundhouse_torch.tokenizer.template import ChatTemplate
 from roundhouse_torch.tokenizer.tokenizer import TextTokenizer
 
@@ -24,15 +24,14 @@ class Prompts:
     async def chat(self, body: Mapping[str, Any], *, add_special_tokens: bool) -> tuple[str, list[int]]:
         """Its text too. The template writes special tokens itself, so the tokenizer adds none unless asked to."""
         text = self.template.render(body)
-        return text, await self.text(text, add_special_tokens=add_special_tokens)
+        return text, await self.tokens(text, add_special_tokens=add_special_tokens)
 
-    async def text(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        if len(text) < LONG_TEXT:
-            return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
-        return await asyncio.to_thread(self.tokenizer.encode, text, add_special_tokens=add_special_tokens)
-
-    def ids(self, ids: list[int]) -> list[int]:
-        """Token ids that the client sent. Raises `BadRequest`."""
-        if any(not 0 <= id < self._vocab_size for id in ids):
-            raise BadRequest(f"token ids must be in [0, {self._vocab_size})", "prompt")
-        return ids
+    async def tokens(self, given: str | list[int], *, add_special_tokens: bool) -> list[int]:
+        """Of a text, or ids that the client sent. Raises `BadRequest`."""
+        if isinstance(given, str):
+            if len(given) < LONG_TEXT:
+                return self.tokenizer.encode(given, add_special_tokens=add_special_tokens)
+            return await asyncio.to_thread(self.tokenizer.encode, given, add_special_tokens=add_special_tokens)
+        known = all(0 <= id < self._vocab_size for id in given)
+        require(known, f"token ids must be in [0, {self._vocab_size})", "prompt")
+        return given

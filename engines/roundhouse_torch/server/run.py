@@ -1,4 +1,4 @@
-"""The server's life: wait for the model, listen, and stop in order.
+"""The server's routes and life: wait for the model, listen, and stop in order.
 
 While the model loads, the port is bound but not listened on, so probes are refused. On SIGTERM (or SIGINT) new
 requests get 503, running ones go on until ``--shutdown-timeout``; then their streams end with finish_reason
@@ -12,17 +12,18 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
 from aiohttp import web
 
+from roundhouse_torch import __version__
 from roundhouse_torch.events.publisher import EventPublisher
 from roundhouse_torch.messages.link import ServerEnd
 from roundhouse_torch.models.config import ModelConfig
-from roundhouse_torch.server.app import make_app
 from roundhouse_torch.server.engine_client import EngineClient
 from roundhouse_torch.server.metrics import Metrics
+from roundhouse_torch.server.middleware import identify, report_errors, send_identity
 from roundhouse_torch.server.prompts import Prompts
 from roundhouse_torch.server.service import Service
 from roundhouse_torch.settings import EngineSettings
@@ -30,33 +31,27 @@ from roundhouse_torch.settings import EngineSettings
 log = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 2.0
-
-
-class StopSignals:
-    """``first`` is set by the first SIGTERM or SIGINT, ``second`` by the next."""
-
-    def __init__(self) -> None:
-        self.first = asyncio.Event()
-        self.second = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, self._receive)
-
-    def _receive(self) -> None:
-        (self.second if self.first.is_set() else self.first).set()
+MAX_BODY = 64 << 20
 
 
 async def run_server(settings: EngineSettings, listener: socket.socket, link: socket.socket) -> None:
     """Returns after a clean stop. Raises `EngineDied`, `ModelError`, `SettingsError`."""
     began = time.monotonic()
-    signals = StopSignals()
+    signals: asyncio.Queue[int] = asyncio.Queue()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, signals.put_nowait, number)
     config = ModelConfig.read(settings.model)
     metrics = Metrics(settings.names[0], config.max_position)
-    async with (
-        _publisher(settings) as publisher,
-        _client(settings, link, metrics, publisher) as client,
-        _task(client.run()) as engine,
-        _task(signals.first.wait()) as stop,
-    ):
+    async with AsyncExitStack() as stack:
+        publisher = await _publisher(settings, stack)
+        engine_link = await ServerEnd.open(link)
+        stack.callback(engine_link.close)
+        client = EngineClient(
+            engine_link, metrics, publisher,
+            max_waiting=settings.max_num_queued_reqs, health_timeout_s=settings.health_timeout,
+        )  # fmt: skip
+        engine = await stack.enter_async_context(_task(client.run()))
+        stop = await stack.enter_async_context(_task(signals.get()))
         prompts = Prompts(settings.model, config.vocab_size)
         await asyncio.wait((client.loaded, stop), return_when=asyncio.FIRST_COMPLETED)
         if not client.loaded.done():
@@ -74,10 +69,10 @@ async def run_server(settings: EngineSettings, listener: socket.socket, link: so
             await engine
 
 
-async def _drain(service: Service, client: EngineClient, signals: StopSignals, timeout_s: float) -> None:
+async def _drain(service: Service, client: EngineClient, signals: asyncio.Queue[int], timeout_s: float) -> None:
     service.accepting = False
     log.info("draining running=%d", client.in_flight)
-    async with _task(client.idle()) as idle, _task(signals.second.wait()) as hurry:
+    async with _task(client.idle.wait()) as idle, _task(signals.get()) as hurry:
         await asyncio.wait((idle, hurry), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
     if client.in_flight:
         log.warning("drain_cut aborted=%d", client.in_flight)
@@ -96,42 +91,18 @@ async def _task(work: Coroutine[Any, Any, Any]) -> "AsyncIterator[asyncio.Task[A
             await task
 
 
-@asynccontextmanager
-async def _publisher(settings: EngineSettings) -> AsyncIterator[EventPublisher | None]:
+async def _publisher(settings: EngineSettings, stack: AsyncExitStack) -> EventPublisher | None:
     if not settings.kv_events:
-        yield None
-        return
+        return None
     publisher = EventPublisher(settings.kv_events, settings.kv_replay)
-    try:
-        async with _task(publisher.serve_requests()):
-            yield publisher
-    finally:
-        publisher.close()
-
-
-@asynccontextmanager
-async def _client(
-    settings: EngineSettings, link: socket.socket, metrics: Metrics, publisher: EventPublisher | None
-) -> AsyncIterator[EngineClient]:
-    client = EngineClient(
-        await ServerEnd.open(link),
-        metrics,
-        publisher,
-        max_waiting=settings.max_num_queued_reqs,
-        health_timeout_s=settings.health_timeout,
-    )
-    try:
-        yield client
-    finally:
-        client.close()
+    stack.callback(publisher.close)
+    await stack.enter_async_context(_task(publisher.serve_requests()))
+    return publisher
 
 
 @asynccontextmanager
 async def _listening(app: web.Application, listener: socket.socket) -> AsyncIterator[None]:
-    """Leaving stops listening and lets handlers finish for `CLOSE_SECONDS`.
-
-    A client that goes away cancels its handler.
-    """
+    """Leaving lets handlers finish for `CLOSE_SECONDS`. A client that goes away cancels its handler."""
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=CLOSE_SECONDS)
     await runner.setup()
     try:
@@ -139,3 +110,35 @@ async def _listening(app: web.Application, listener: socket.socket) -> AsyncIter
         yield
     finally:
         await runner.cleanup()
+
+
+def make_app(service: Service, client: EngineClient, metrics: Metrics) -> web.Application:
+    app = web.Application(middlewares=(identify, report_errors), client_max_size=MAX_BODY)
+    app.on_response_prepare.append(send_identity)
+
+    async def health(_request: web.Request) -> web.Response:
+        return web.Response(status=200 if client.healthy else 503)
+
+    async def version(_request: web.Request) -> web.Response:
+        return web.json_response({"version": __version__})
+
+    async def page(_request: web.Request) -> web.Response:
+        return web.Response(body=metrics.page(), headers={"Content-Type": metrics.content_type})
+
+    app.add_routes(
+        (
+            web.post("/v1/chat/completions", service.chat),
+            web.post("/v1/completions", service.completion),
+            web.post("/v1/embeddings", service.embeddings),
+            web.get("/v1/models", service.models),
+            web.post("/v1/load_lora_adapter", service.load_adapter),
+            web.post("/v1/unload_lora_adapter", service.unload_adapter),
+            web.post("/tokenize", service.tokenize),
+            web.post("/detokenize", service.detokenize),
+            web.post("/reset_prefix_cache", service.reset_prefix_cache),
+            web.get("/health", health),
+            web.get("/version", version),
+            web.get("/metrics", page),
+        )
+    )
+    return app

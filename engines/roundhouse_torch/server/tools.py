@@ -8,20 +8,18 @@ reads both.
 """
 
 import json
-import re
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from roundhouse_torch.errors import BadRequest
+import msgspec
+from msgspec import Meta
+
+from roundhouse_torch.errors import require
 from roundhouse_torch.server.structure import Structure
 
 NOTATIONS = ("hermes", "llama3_json")
 _ARGUMENTS = {"hermes": "arguments", "llama3_json": "parameters"}
-_HEAD = re.compile(
-    r'\s*\{\s*(?:"type"\s*:\s*"function"\s*,\s*)?"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)'
-)
 
 
 def notation_of(template: str) -> str:
@@ -29,6 +27,18 @@ def notation_of(template: str) -> str:
     if "<tool_call>" in template:
         return "hermes"
     return "llama3_json" if "tools" in template and '"parameters"' in template else ""
+
+
+class Function(msgspec.Struct, frozen=True):
+    name: Annotated[str, Meta(min_length=1)]
+    parameters: dict[str, Any] | None = None
+
+
+class Tool(msgspec.Struct, frozen=True):
+    """Of ``tools``; and ``tool_choice`` when it names one."""
+
+    function: Function
+    type: Literal["function"] = "function"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,123 +77,19 @@ class ToolUse:
         }
 
 
-def tool_use(tools: Sequence[Any] | None, choice: Any, parallel: bool, notation: str) -> ToolUse | None:
+def tool_use(tools: Sequence[Tool], choice: str | Tool, parallel: bool, notation: str) -> ToolUse | None:
     """None: answer in text. Raises `BadRequest`."""
-    if not tools:
-        if choice not in (None, "none", "auto"):
-            raise BadRequest("tool_choice needs tools", "tool_choice")
+    require(bool(tools) or choice in ("none", "auto"), "tool_choice needs tools", "tool_choice")
+    if not tools or choice == "none":
         return None
-    schemas = {}
-    for index, tool in enumerate(tools):
-        function = (
-            tool.get("function") if isinstance(tool, Mapping) and tool.get("type", "function") == "function" else 0
-        )
-        parameters = function.get("parameters") or {"type": "object"} if isinstance(function, Mapping) else None
-        if (
-            not isinstance(function, Mapping)
-            or not isinstance(function.get("name"), str)
-            or not isinstance(parameters, Mapping)
-        ):
-            raise BadRequest(f"tools[{index}] must be a function with a name and a schema of its parameters", "tools")
-        schemas[function["name"]] = parameters
-    if choice == "none":
-        return None
-    if not notation:
-        raise BadRequest(
-            "this model's chat template knows of no tools; serve it with --tool-call-parser "
-            f'{" or ".join(NOTATIONS)}, or set tool_choice to "none"',
-            "tool_choice",
-        )
-    forced = _forced(choice, schemas)
-    return ToolUse(notation, forced, isinstance(choice, Mapping), parallel, schemas)
-
-
-def _forced(choice: Any, schemas: Mapping[str, Any]) -> tuple[str, ...]:
-    if choice in (None, "auto"):
-        return ()
-    if choice == "required":
-        return tuple(schemas)
-    function = choice.get("function") if isinstance(choice, Mapping) else None
-    name = function.get("name") if isinstance(function, Mapping) else None
-    if name not in schemas:
-        raise BadRequest(
-            f"tool_choice must be auto, none, required, or name one of the functions {', '.join(schemas)}",
-            "tool_choice",
-        )
-    return (str(name),)
-
-
-class CallParser:
-    """One call, as it is written: the name as soon as it is known, then the arguments piece by piece."""
-
-    def __init__(self, index: int) -> None:
-        self.body = ""
-        self._index = index
-        self._at = self._depth = 0
-        self._quoted = self._escaped = False
-        self._sent: int | None = None
-        self._end: int | None = None
-
-    @property
-    def named(self) -> bool:
-        return self._sent is not None
-
-    def push(self, text: str) -> tuple[list[dict[str, Any]], str | None]:
-        """Deltas of ``tool_calls``, and what follows the call once it is complete. No deltas at its end, and not
-        `named`: it is no call.
-        """
-        self.body += text
-        deltas = []
-        if self._sent is None and (head := _HEAD.match(self.body)):
-            deltas.append(self._opening(json.loads(head[1]), ""))
-            self._sent = head.end()
-        complete = self._scan()
-        if self._sent is not None:
-            until = self._at if self._end is None else self._end
-            if until > self._sent:
-                deltas.append({"index": self._index, "function": {"arguments": self.body[self._sent : until]}})
-                self._sent = until
-        elif complete:
-            deltas += self._whole()
-        return deltas, self.body[self._at :] if complete else None
-
-    def _scan(self) -> bool:
-        """To the end of the outer object."""
-        while self._at < len(self.body):
-            char = self.body[self._at]
-            self._at += 1
-            if self._quoted:
-                self._quoted = self._escaped or char != '"'
-                self._escaped = char == "\\" and not self._escaped
-            elif char == '"':
-                self._quoted = True
-            elif char in "{[":
-                self._depth += 1
-            elif char in "}]":
-                self._depth -= 1
-                if self._depth == 1 and self._end is None and self._sent is not None and self._at > self._sent:
-                    self._end = self._at
-                if self._depth <= 0:
-                    return True
-        return False
-
-    def _whole(self) -> list[dict[str, Any]]:
-        """A call in another order of fields."""
-        try:
-            call = json.loads(self.body[: self._at])
-            name, arguments = call["name"], call.get("arguments", call.get("parameters", {}))
-        except (ValueError, KeyError, TypeError, AttributeError):
-            return []
-        self._sent = self._at
-        self._end = self._at
-        written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-        return [self._opening(str(name), written)]
-
-    def _opening(self, name: str, arguments: str) -> dict[str, Any]:
-        function = {"name": name, "arguments": arguments}
-        return {
-            "index": self._index,
-            "id": f"chatcmpl-tool-{uuid.uuid4().hex[:16]}",
-            "type": "function",
-            "function": function,
-        }
+    require(
+        bool(notation),
+        "this model's chat template knows of no tools; serve it with --tool-call-parser "
+        f'{" or ".join(NOTATIONS)}, or set tool_choice to "none"',
+        "tool_choice",
+    )
+    schemas = {tool.function.name: tool.function.parameters or {"type": "object"} for tool in tools}
+    named = choice.function.name if isinstance(choice, Tool) else ""
+    require(not named or named in schemas, f"tool_choice must name one of {', '.join(schemas)}", "tool_choice")
+    forced = (named,) if named else tuple(schemas) if choice == "required" else ()
+    return ToolUse(notation, forced, bool(named), parallel, schemas)

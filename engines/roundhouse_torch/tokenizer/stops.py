@@ -40,7 +40,5 @@ class StopMatcher:
 
 def overlap(text: str, stop: str) -> int:
     """Length of the longest beginning of ``stop`` with which ``text`` ends."""
-    for length in range(min(len(stop) - 1, len(text)), 0, -1):
-        if text.endswith(stop[:length]):
-            return length
-    return 0
+    lengths = range(min(len(stop) - 1, len(text)), 0, -1)
+    return next((length for length in lengths if text.endswith(stop[:length])), 0)

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any
 
+from roundhouse_kv.chat_files import chat_template, special_tokens
 from roundhouse_kv.errors import RenderError
 from roundhouse_kv.records import Profile
 from roundhouse_kv.render import Renderer, content_format
@@ -11,47 +12,21 @@ from roundhouse_kv.render import Renderer, content_format
 from roundhouse_torch.errors import BadRequest, BrokenModel
 from roundhouse_torch.models.config import read_json
 
-_SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-
-
-def read_template(folder: Path) -> str:
-    """``chat_template.jinja``, else the default one of ``tokenizer_config.json``, else empty."""
-    path = folder / "chat_template.jinja"
-    if path.exists():
-        return path.read_text(encoding="utf-8")
-    template = read_json(folder / "tokenizer_config.json", optional=True).get("chat_template") or ""
-    if isinstance(template, list):
-        named = {str(item.get("name")): item.get("template") for item in template if isinstance(item, dict)}
-        template = named.get("default") or ""
-    return str(template)
-
-
-def special_tokens(folder: Path) -> dict[str, str]:
-    """Variables that templates may use."""
-    found: dict[str, str] = {}
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        values = read_json(folder / name, optional=True)
-        for token in _SPECIAL_TOKENS:
-            value = values.get(token)
-            content = value.get("content") if isinstance(value, dict) else value
-            if isinstance(content, str):
-                found[token] = content
-    return found
-
 
 class ChatTemplate:
-    """Raises `BrokenModel` when the template does not compile."""
+    """``source`` is empty when there is none. Raises `BrokenModel` when it does not compile."""
 
     def __init__(self, folder: Path) -> None:
-        template = read_template(folder)
+        names = ("special_tokens_map.json", "chat_template.json", "tokenizer_config.json")
+        tokens, old, config = (read_json(folder / name, optional=True) for name in names)
+        jinja = folder / "chat_template.jinja"
+        self.source = chat_template(jinja.read_bytes() if jinja.exists() else None, old, config)
         profile = Profile(
             text=None,
-            chat_template=template,
-            content_format=cast(Literal["string", "openai"], content_format(template)),
-            variables=special_tokens(folder),
+            chat_template=self.source,
+            content_format="openai" if content_format(self.source) == "openai" else "string",
+            variables=special_tokens(tokens, config),
         )
-        self._absent = not template
-        self.source = template
         try:
             self._renderer = Renderer(profile)
         except RenderError as error:
@@ -59,7 +34,7 @@ class ChatTemplate:
 
     def render(self, body: Mapping[str, Any]) -> str:
         """The prompt of a chat. Raises `BadRequest`."""
-        if self._absent:
+        if not self.source:
             raise BadRequest("this model has no chat template; use /v1/completions", "messages")
         try:
             rendered = self._renderer.chat(body)

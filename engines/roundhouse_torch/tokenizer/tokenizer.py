@@ -90,7 +90,8 @@ class Detokenizer:
         try:
             text: str | None = self._stream.step(self._tokenizer, token)
         except Exception:  # the library's "invalid prefix", raised as plain Exception: begin anew with what is held
-            return self._restart()
+            self._stream = DecodeStream(skip_special_tokens=self._skip_special_tokens)
+            return self.flush()
         if text is None:
             return ""
         self._held.clear()
@@ -100,7 +101,3 @@ class Detokenizer:
         """What is still held, with replacement characters where bytes are missing."""
         held, self._held = self._held, []
         return self._tokenizer.decode(held, skip_special_tokens=self._skip_special_tokens) if held else ""
-
-    def _restart(self) -> str:
-        self._stream = DecodeStream(skip_special_tokens=self._skip_special_tokens)
-        return self.flush()

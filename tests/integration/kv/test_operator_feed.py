@@ -115,8 +115,7 @@ async def test_redis_that_never_answers_changes_nothing(
 async def test_demand_and_gateways_are_read(watched: Watched, writer: RedisLink) -> None:
     store, feed = DemandStore(writer, INSTALLATION), watched.feed
     feed.follow("ns/x", [])
-    await store.beat(GatewayBeat(incarnation=7))
-    await store.write(service(), 7, Demand(held=2))
+    await store.tell(GatewayBeat(incarnation=7), {service(): Demand(held=2)})
     async with running(watched):
         await eventually(lambda: feed.demand("ns/x") == {7: Demand(held=2)})
         assert list(feed.gateways) == [7]

@@ -163,12 +163,11 @@ async def test_demand_is_told_by_gateway_also_when_zero(link: RedisLink) -> None
     store, keys = DemandStore(link, INSTALLATION), service()
     assert await store.gateways() == {}
     assert await store.read(keys) == {}
-    await store.beat(GatewayBeat(incarnation=7, admin="h:1"))
-    await store.beat(GatewayBeat(incarnation=8))
-    await store.write(keys, 7, Demand())
+    await store.tell(GatewayBeat(incarnation=7, admin="h:1"), {keys: Demand()})
+    await store.tell(GatewayBeat(incarnation=8), {})
     assert set(await store.gateways()) == {7, 8}
     assert await store.read(keys) == {7: Demand()}
-    await store.write(keys, 8, Demand(held=3))
+    await store.tell(GatewayBeat(incarnation=8), {keys: Demand(held=3)})
     assert await store.read(keys, [8, 9]) == {8: Demand(held=3)}
     other = service("other")
     assert await store.read_all([keys, other], [7, 8]) == {keys: {7: Demand(), 8: Demand(held=3)}, other: {}}
@@ -226,7 +225,7 @@ async def test_a_reader_gets_every_batch_once_and_skips_what_it_cannot_read(link
     assert [part async for part in reader.replay(keys, reader.positions[keys])] == []
     await link.ask(link.client.delete(keys.kv_log))
     assert [part async for part in reader.replay(keys, (0, 0))] == []
-    await reader.close()
+    reader.close()
 
 
 async def test_a_reader_notices_when_the_log_is_not_the_one_it_read(link: RedisLink) -> None:
@@ -249,12 +248,12 @@ async def test_a_reader_notices_when_the_log_is_not_the_one_it_read(link: RedisL
     await link.ask(link.client.xadd(keys.kv_log, {b"b": b"x"}, id="5-1"))
     assert not await reader.check(keys), "ids have gone backwards"
     assert reader.positions[keys] == (0, 0)
-    await reader.close()
+    reader.close()
 
 
 async def test_demand_of_a_gateway_that_is_gone_expires(link: RedisLink) -> None:
     store, keys = DemandStore(link, INSTALLATION), service()
-    await store.write(keys, 7, Demand(held=1))
+    await store.tell(GatewayBeat(incarnation=7), {keys: Demand(held=1)})
     await link.ask(link.client.pexpire(keys.demand(7), 50))
 
     async def gone() -> bool:

@@ -102,7 +102,7 @@ def test_late_joiners_follow_from_their_snapshot_through_evictions(server: Engin
             break
         assert round < 40
     (_, fresh) = ask(b"snapshot")[0]
-    assert set(mirror.hashes) == set(replayed([(0, fresh)]).hashes)
+    assert set(mirror.blocks) == set(replayed([(0, fresh)]).blocks)
 
 
 def test_a_reset_is_published_at_once(server: EngineServer, ask: Any) -> None:

@@ -74,7 +74,7 @@ def test_a_mirror_holds_what_was_stored_and_not_removed() -> None:
     mirror = CacheMirror()
     for event in (stored(10, 20, 30), stored(40, parent=20), BlockRemoved(block_hashes=[30]), stored(60, salt="s")):
         mirror.apply(event)
-    assert list(mirror.hashes) == [10, 20, 40, 60]
+    assert list(mirror.blocks) == [10, 20, 40, 60]
     again = CacheMirror()
     events = list(mirror.events())
     for event in events:
@@ -83,7 +83,7 @@ def test_a_mirror_holds_what_was_stored_and_not_removed() -> None:
     assert [event.block_hashes for event in events] == [[10, 20, 40], [60]]
     assert events[1].extra_keys == [["s"]]
     mirror.apply(AllBlocksCleared())
-    assert not mirror.hashes
+    assert not mirror.blocks
 
 
 def test_long_chains_are_cut_into_several_events() -> None:

@@ -13,7 +13,7 @@ from roundhouse_torch.engine.grammar import Grammars
 from roundhouse_torch.engine.sampler import Row, sample
 from roundhouse_torch.messages.command import Add, Sampling
 from roundhouse_torch.scheduler.sequence import Constraint, Sequence
-from roundhouse_torch.server.requests import CompletionRequest
+from roundhouse_torch.server.requests import CompletionRequest, parse
 from roundhouse_torch.server.structure import Structure, structure_of
 
 from tests.support.tiny_models import make_tokenizer
@@ -43,7 +43,7 @@ def grammars(tmp_path_factory: pytest.TempPathFactory) -> Grammars:
 
 
 def structure(**fields: Any) -> Structure:
-    found = structure_of(CompletionRequest(prompt="x", **fields))
+    found = structure_of(parse({"prompt": "x", **fields}, CompletionRequest))
     assert found is not None
     return found
 
@@ -60,7 +60,7 @@ def write(matching: Constraint, seed: int, drafts: bool = False, longest: int = 
     guesses = torch.Generator().manual_seed(seed)
     while True:
         draft: list[int] = torch.randint(3, VOCABULARY, (6,), generator=guesses).tolist() if drafts else []
-        draft = draft[: matching.valid(draft)]
+        draft = draft[: matching.validate_tokens(draft)]
         rows = [Row(sequence, tuple(draft[:ahead])) for ahead in range(len(draft) + 1)]
         logits = torch.randn(1, VOCABULARY, generator=torch.Generator().manual_seed(seed)).repeat(len(rows), 1)
         tokens, _ = sample(logits, rows)
@@ -90,8 +90,8 @@ def test_regexes_choices_and_grammars_are_matched(grammars: Grammars, seed: int)
 
 def test_any_json_object(grammars: Grammars) -> None:
     matching = constraint(grammars, structure(response_format={"type": "json_object"}))
-    assert matching.valid(TOKENIZER.encode('{"a": [1, null]}').ids) > 0
-    assert matching.valid(TOKENIZER.encode("[1]").ids) == 0
+    assert matching.validate_tokens(TOKENIZER.encode('{"a": [1, null]}').ids) > 0
+    assert matching.validate_tokens(TOKENIZER.encode("[1]").ids) == 0
 
 
 def test_guesses_change_nothing(grammars: Grammars) -> None:
@@ -114,8 +114,8 @@ def test_guesses_change_nothing(grammars: Grammars) -> None:
 )
 def test_a_thought_may_come_before_the_answer(grammars: Grammars, thinking: str, text: str, matches: bool) -> None:
     matching = constraint(grammars, structure(guided_regex=REGEX), thinking)
-    accepted = all(matching.accept(token) for token in TOKENIZER.encode(text).ids)
-    assert (accepted and matching.complete) == matches
+    accepted = all(matching.consume_token(token) for token in TOKENIZER.encode(text).ids)
+    assert (accepted and matching.is_stopped()) == matches
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from roundhouse_torch.layers.linear import Linear, PackedLinear
+from roundhouse_torch.models.layers.linear import Linear, PackedLinear
 
 
 @pytest.mark.parametrize("rows", [1, 2, 7, 16, 33, 300])

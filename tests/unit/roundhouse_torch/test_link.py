@@ -12,7 +12,7 @@ from tests.unit.roundhouse_torch.test_events import stored
 
 COMMANDS = [
     Add(1, [1, 2, 3], 10, Sampling(0.5, 0.9, 3, -7, 2, frozenset((2,)), frozenset((5, 6))), "salt", "adapter"),
-    Abort([1, 2]),
+    Abort(2),
     ResetCache(3),
     LoadAdapter(4, "a", "/a"),
     UnloadAdapter(5, "a"),

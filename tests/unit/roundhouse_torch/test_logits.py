@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 import torch
 from roundhouse_torch.engine.runner import ModelRunner, in_batch_order
+from roundhouse_torch.kernels.plain import TorchOperations
 from roundhouse_torch.kvcache import chain
 from roundhouse_torch.kvcache.blocks import BlockPool
 from roundhouse_torch.kvcache.host import HostTier
-from roundhouse_torch.kvcache.moves import BlockMover
-from roundhouse_torch.kvcache.storage import FP8, KVStorage
-from roundhouse_torch.layers.operations import TorchOperations
+from roundhouse_torch.kvcache.storage import FP8, BlockMover, KVStorage
 from roundhouse_torch.messages.command import Sampling
 from roundhouse_torch.models.checkpoint import Checkpoint
 from roundhouse_torch.models.config import ModelConfig
@@ -48,6 +47,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "qwen3": {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "attention_bias": False},
     "linear rope": {"rope_scaling": {"rope_type": "linear", "factor": 2.0}},
 }
+FAMILIES = ("plain", "llama3 rope", "mistral", "qwen2", "qwen2 with a window", "qwen3")
+"""For which everything is tried; windows of 20 tokens begin within blocks and between them."""
 
 
 class Bench:
@@ -86,6 +87,12 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Any:
         return Bench(write_model(tmp_path_factory.mktemp("model"), CONFIGS[name]))
 
     return make
+
+
+@pytest.fixture(params=FAMILIES)
+def family(request: pytest.FixtureRequest, bench: Any) -> Bench:
+    found: Bench = bench(request.param)
+    return found
 
 
 def some_tokens(count: int, seed: int = 0) -> list[int]:
@@ -127,15 +134,13 @@ def test_token_by_token(bench: Any, name: str) -> None:
 @pytest.mark.parametrize(
     "chunks", [[1, 79], [15, 1, 64], [16, 16, 48], [17, 31, 32], [64, 16], [79, 1], [3] * 26 + [2]], ids=str
 )
-def test_every_chunking_and_block_size(bench: Any, block_size: int, chunks: list[int]) -> None:
-    plain = bench("plain")
-    plain.lay_out(block_size, -(-80 // block_size))
-    check_chunks(plain, some_tokens(80), chunks)
+def test_every_chunking_and_block_size(family: Bench, block_size: int, chunks: list[int]) -> None:
+    family.lay_out(block_size, -(-80 // block_size))
+    check_chunks(family, some_tokens(80), chunks)
 
 
-def test_mixed_batch_of_decodes_chunks_and_whole_prompts(bench: Any) -> None:
-    plain = bench("plain")
-    plain.lay_out(16, 64)
+def test_mixed_batch_of_decodes_chunks_and_whole_prompts(family: Bench) -> None:
+    family.lay_out(16, 64)
     lengths = [5, 33, 90, 17, 64, 48, 16, 100]
     starts = [4, 32, 30, 0, 63, 16, 15, 99]
     sequences = []
@@ -143,13 +148,13 @@ def test_mixed_batch_of_decodes_chunks_and_whole_prompts(bench: Any) -> None:
         first = sum(-(-other // 16) for other in lengths[:index])
         sequences.append(in_blocks(some_tokens(length, index), 16, first, index))
     begun = [Work(sequence, 0, start, False) for sequence, start in zip(sequences, starts, strict=True) if start]
-    plain.logits([*begun[:-1], Work(begun[-1].sequence, 0, begun[-1].count, True)])
+    family.logits([*begun[:-1], Work(begun[-1].sequence, 0, begun[-1].count, True)])
     work = in_batch_order(
         [Work(seq, start, len(seq.tokens) - start, True) for seq, start in zip(sequences, starts, strict=True)]
     )
-    logits = plain.runner.logits(work)
+    logits = family.runner.logits(work)
     for row, item in enumerate(work):
-        expected = plain.expected(item.sequence.tokens)[-1]
+        expected = family.expected(item.sequence.tokens)[-1]
         torch.testing.assert_close(logits[row], expected, atol=TOLERANCE, rtol=0)
 
 
@@ -192,23 +197,24 @@ class Recorder:
         return tokens
 
 
-@pytest.mark.parametrize("shared", [1, 15, 16, 17, 47, 48, 49])
-def test_prefix_hits_at_every_kind_of_split(bench: Any, shared: int) -> None:
-    plain = bench("plain")
-    plain.lay_out(16, 32)
-    recorder = Recorder(plain, 4, 512)
-    first = some_tokens(49)
+SPLITS = [*((1, n) for n in (1, 48)), *((16, n) for n in (1, 15, 16, 17, 47, 48, 49)), *((64, n) for n in (63, 64, 65))]
+
+
+@pytest.mark.parametrize(("block_size", "shared"), SPLITS)
+def test_prefix_hits_at_every_kind_of_split(family: Bench, block_size: int, shared: int) -> None:
+    family.lay_out(block_size, 512 // block_size)
+    recorder = Recorder(family, 4, 512)
+    first = some_tokens(129 if block_size == 64 else 49)
     recorder.add(0, first, 3)
     recorder.run()
     again = recorder.add(1, first[:shared] + some_tokens(9, 1), 3)
     recorder.run()
-    assert again.cached == shared // 16 * 16
+    assert again.cached == shared // block_size * block_size
 
 
-def test_a_prompt_of_whole_blocks_that_is_cached_completely_recomputes_its_last_block(bench: Any) -> None:
-    plain = bench("plain")
-    plain.lay_out(16, 32)
-    recorder = Recorder(plain, 4, 512)
+def test_a_prompt_of_whole_blocks_that_is_cached_completely_recomputes_its_last_block(family: Bench) -> None:
+    family.lay_out(16, 32)
+    recorder = Recorder(family, 4, 512)
     prompt = some_tokens(48)
     recorder.add(0, prompt, 2)
     recorder.run()
@@ -217,35 +223,55 @@ def test_a_prompt_of_whole_blocks_that_is_cached_completely_recomputes_its_last_
     assert again.cached == 32
 
 
-@pytest.mark.parametrize("block_size", [1, 16])
-def test_preempted_and_resumed_sequences(bench: Any, block_size: int) -> None:
-    plain = bench("plain")
-    plain.lay_out(block_size, 96 // block_size)
-    recorder = Recorder(plain, 4, 32)
+TIGHT = [(1, 96, 20), (16, 6, 20), (64, 5, 50)]
+"""Block size, blocks, and length of prompts that fit in fours, but not with their answers."""
+
+
+@pytest.mark.parametrize(("block_size", "blocks", "length"), TIGHT)
+def test_preempted_and_resumed_sequences(family: Bench, block_size: int, blocks: int, length: int) -> None:
+    family.lay_out(block_size, blocks)
+    recorder = Recorder(family, 4, 32)
     for id in range(4):
-        recorder.add(id, some_tokens(20 + id, id), 40)
+        recorder.add(id, some_tokens(length + id, id), 40)
     recorder.run()
     assert recorder.preemptions > 0
 
 
-@pytest.mark.parametrize("block_size", [1, 16])
-def test_blocks_that_were_swapped_out_and_in(bench: Any, block_size: int) -> None:
+@pytest.mark.parametrize(("block_size", "blocks", "length"), TIGHT)
+def test_blocks_that_were_swapped_out_and_in(family: Bench, block_size: int, blocks: int, length: int) -> None:
     """A prompt evicted by others comes back from the second tier; preempted sequences do too."""
-    plain = bench("plain")
-    plain.lay_out(block_size, 96 // block_size, host=400 // block_size)
-    recorder = Recorder(plain, 4, 32)
-    first = some_tokens(49)
+    family.lay_out(block_size, blocks, host=400 // block_size)
+    recorder = Recorder(family, 4, 32)
+    first = some_tokens(70)
     recorder.add(0, first, 2)
     recorder.run()
     for id in range(1, 5):
-        recorder.add(id, some_tokens(20 + id, id), 40)
+        recorder.add(id, some_tokens(length + id, id), 40)
     recorder.run()
     assert recorder.preemptions > 0
     loads = recorder.loads
     again = recorder.add(5, first + some_tokens(5, 9), 3)
     recorder.run()
     assert recorder.loads > loads
-    assert again.cached == 49 // block_size * block_size
+    assert again.cached == 70 // block_size * block_size
+
+
+@pytest.mark.parametrize("block_size", [1, 16, 64])
+@pytest.mark.parametrize("right", [0, 1, 3])
+def test_guesses_are_verified_and_what_was_wrong_is_written_over(family: Bench, block_size: int, right: int) -> None:
+    """Three guesses from the 62nd token on, over the end of a block, of which the first ``right`` are."""
+    family.lay_out(block_size, -(-80 // block_size))
+    tokens = some_tokens(70)
+    sequence = in_blocks(tokens[:62], block_size)
+    sequence.blocks = in_blocks(tokens, block_size).blocks
+    guesses = (*tokens[62 : 62 + right], *(3 + (token + 1) % 500 for token in tokens[62 + right : 65]))
+    family.logits([Work(sequence, 0, 61, True)])
+    found = family.logits([Work(sequence, 61, 4, True, guesses)])
+    torch.testing.assert_close(found, family.expected([*sequence.tokens, *guesses])[61:], atol=TOLERANCE, rtol=0)
+    start = 62 + right
+    sequence.tokens = tokens
+    found = family.logits([Work(sequence, start, 70 - start, True)])
+    torch.testing.assert_close(found[0], family.expected(tokens)[-1], atol=TOLERANCE, rtol=0)
 
 
 def test_fp8_cache_is_close_and_does_not_depend_on_chunks(bench: Any) -> None:

@@ -9,12 +9,13 @@ import pytest
 import torch
 from roundhouse_engines.probe import BlocksStored
 from roundhouse_engines.vllm.frames import FrameDecoder
-from roundhouse_torch.engine.adapters import AdapterError, Adapters
+from roundhouse_torch.engine.adapters import Adapters
 from roundhouse_torch.engine.build import build
 from roundhouse_torch.engine.core import EngineCore
 from roundhouse_torch.errors import SettingsError
 from roundhouse_torch.kvcache.events import BlockStored
 from roundhouse_torch.messages.command import Add, Sampling
+from roundhouse_torch.models.adapter import AdapterError
 from roundhouse_torch.settings import EngineSettings
 from safetensors.torch import load_file, save_file
 

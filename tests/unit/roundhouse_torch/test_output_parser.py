@@ -8,12 +8,9 @@ from typing import Any
 import pytest
 from roundhouse_torch.errors import BadRequest
 from roundhouse_torch.server.output_parser import OutputParser, joined, thinking_of
-from roundhouse_torch.server.tools import ToolUse, notation_of, tool_use
+from roundhouse_torch.server.tools import Function, Tool, ToolUse, notation_of, tool_use
 
-TOOLS = [
-    {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {}}}},
-    {"type": "function", "function": {"name": "add", "description": "sum"}},
-]
+TOOLS = [Tool(Function("get_weather", {"type": "object", "properties": {}})), Tool(Function("add"))]
 HERMES, LLAMA = "hermes", "llama3_json"
 ARGUMENTS = '{"city": "Köln }", "deep": {"a": [1, "</tool_call>"]}}'
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": ' + ARGUMENTS + "}\n</tool_call>"
@@ -167,7 +164,7 @@ def test_a_forced_call_is_what_the_parser_reads(notation: str) -> None:
     assert accepts(use(notation, "required"), two)
     assert not accepts(use(notation, "required", parallel=False), two)
     assert not accepts(use(notation, "required"), "no")
-    named = use(notation, {"type": "function", "function": {"name": "add"}})
+    named = use(notation, Tool(Function("add")))
     assert accepts(named, wrapped[1])
     assert not accepts(named, wrapped[0])
 
@@ -175,15 +172,9 @@ def test_a_forced_call_is_what_the_parser_reads(notation: str) -> None:
 @pytest.mark.parametrize(
     ("tools", "choice", "notation", "param"),
     [
-        (None, "required", HERMES, "tool_choice"),
-        (TOOLS, "sometimes", HERMES, "tool_choice"),
-        (TOOLS, {"type": "function", "function": {"name": "sub"}}, HERMES, "tool_choice"),
-        (TOOLS, {"type": "function"}, HERMES, "tool_choice"),
+        ([], "required", HERMES, "tool_choice"),
+        (TOOLS, Tool(Function("sub")), HERMES, "tool_choice"),
         (TOOLS, "auto", "", "tool_choice"),
-        ([{"type": "function"}], "auto", HERMES, "tools"),
-        ([{"type": "function", "function": {"name": 5}}], "auto", HERMES, "tools"),
-        ([{"type": "function", "function": {"name": "f", "parameters": [1]}}], "auto", HERMES, "tools"),
-        ([5], "auto", HERMES, "tools"),
     ],
 )
 def test_what_cannot_be_called_names_the_field(tools: Any, choice: Any, notation: str, param: str) -> None:
@@ -192,6 +183,6 @@ def test_what_cannot_be_called_names_the_field(tools: Any, choice: Any, notation
     assert caught.value.param == param
 
 
-@pytest.mark.parametrize(("tools", "choice"), [(None, None), ([], "auto"), (TOOLS, "none"), (None, "none")])
+@pytest.mark.parametrize(("tools", "choice"), [([], "auto"), (TOOLS, "none"), ([], "none")])
 def test_no_tools_no_calls(tools: Any, choice: Any) -> None:
     assert tool_use(tools, choice, True, HERMES) is None

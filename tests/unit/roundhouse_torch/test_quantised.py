@@ -9,8 +9,8 @@ import pytest
 import torch
 from roundhouse_torch.engine.runner import ModelRunner
 from roundhouse_torch.errors import BrokenModel, UnsupportedModel
+from roundhouse_torch.kernels.plain import TorchOperations
 from roundhouse_torch.kvcache.storage import KVStorage
-from roundhouse_torch.layers.operations import TorchOperations
 from roundhouse_torch.messages.command import Sampling
 from roundhouse_torch.models.checkpoint import Checkpoint
 from roundhouse_torch.models.config import ModelConfig

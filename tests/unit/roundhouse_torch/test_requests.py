@@ -14,6 +14,7 @@ from roundhouse_torch.server.requests import (
     parse,
     parse_json,
     refuse_unsupported,
+    texts_or_ids,
 )
 
 MESSAGES = [{"role": "user", "content": "hi"}]
@@ -33,11 +34,17 @@ def test_what_is_no_json_object_is_malformed(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"messages": 5}, "body.messages"),
-        ({"messages": ["x"]}, "body.messages[0]"),
-        ({"messages": MESSAGES, "max_tokens": "many"}, "body.max_tokens"),
-        ({"messages": MESSAGES, "stop": [1]}, "body.stop[0]"),
-        ({"messages": MESSAGES, "stream_options": 1}, "body.stream_options"),
+        ({"messages": 5}, "messages"),
+        ({"messages": ["x"]}, "messages"),
+        ({"messages": MESSAGES, "max_tokens": "many"}, "max_tokens"),
+        ({"messages": MESSAGES, "stop": [1]}, "stop"),
+        ({"messages": MESSAGES, "stream_options": 1}, "stream_options"),
+        ({"messages": MESSAGES, "tools": [5]}, "tools"),
+        ({"messages": MESSAGES, "tools": [{"type": "function"}]}, "tools"),
+        ({"messages": MESSAGES, "tools": [{"type": "function", "function": {"name": 5}}]}, "tools"),
+        ({"messages": MESSAGES, "tools": [{"function": {"name": "f", "parameters": [1]}}]}, "tools"),
+        ({"messages": MESSAGES, "tool_choice": "sometimes"}, "tool_choice"),
+        ({"messages": MESSAGES, "tool_choice": {"type": "function"}}, "tool_choice"),
         ({}, "body"),
     ],
 )
@@ -51,6 +58,9 @@ def test_wrong_types_name_the_field(fields: dict[str, Any], param: str) -> None:
     ("fields", "param"),
     [
         ({"temperature": -1}, "temperature"),
+        ({"temperature": "inf"}, "temperature"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens"),
         ({"top_p": 0}, "top_p"),
         ({"top_p": 1.1}, "top_p"),
         ({"top_k": -2}, "top_k"),
@@ -75,7 +85,7 @@ def test_wrong_types_name_the_field(fields: dict[str, Any], param: str) -> None:
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ({"logprobs": True, "top_logprobs": -1}, "top_logprobs"),
-        ({"response_format": {"type": "xml"}}, "response_format"),
+        ({"response_format": {"type": "xml"}}, "response_format.type"),
         ({"response_format": {"type": "json_schema"}}, "response_format"),
         ({"guided_regex": "a", "guided_choice": ["b"]}, "guided_choice"),
         ({"structured_outputs": {}}, "structured_outputs"),
@@ -146,12 +156,6 @@ def test_ignore_eos_takes_the_end_tokens_away() -> None:
     assert plan(stop_token_ids=[7]).sampling.stop_ids == {7}
 
 
-def test_continuous_usage_needs_usage() -> None:
-    options = {"continuous_usage_stats": True}
-    assert not plan(stream=True, stream_options=options).continuous_usage
-    assert plan(stream=True, stream_options={**options, "include_usage": True}).continuous_usage
-
-
 def test_numbers_written_as_text_are_taken_as_numbers() -> None:
     request = parse({"messages": MESSAGES, "max_tokens": "5", "temperature": "0.5"}, ChatRequest)
     assert (request.asked_tokens, request.temperature) == (5, 0.5)
@@ -166,13 +170,13 @@ def test_max_completion_tokens_wins() -> None:
     [("a", ["a"]), (["a", "b"], ["a", "b"]), ([1, 2], [[1, 2]]), ([[1], [2, 3]], [[1], [2, 3]])],
 )
 def test_prompts_in_all_four_forms(prompt: Any, prompts: list[Any]) -> None:
-    assert parse({"prompt": prompt}, CompletionRequest).prompts == prompts
+    assert texts_or_ids(parse({"prompt": prompt}, CompletionRequest).prompt, "prompt") == prompts
 
 
 @pytest.mark.parametrize("prompt", [[], ["a", 1], [1, [2]], ["a", [1]]])
 def test_mixed_and_empty_prompt_lists_are_malformed(prompt: Any) -> None:
     with pytest.raises(MalformedRequest):
-        assert parse({"prompt": prompt}, CompletionRequest).prompts
+        texts_or_ids(parse({"prompt": prompt}, CompletionRequest).prompt, "prompt")
 
 
 def test_answers_get_what_was_asked_for_as_far_as_the_context_allows() -> None:
@@ -185,7 +189,6 @@ def test_answers_get_what_was_asked_for_as_far_as_the_context_allows() -> None:
 @pytest.mark.parametrize(
     ("asked", "prompt", "least", "param"),
     [
-        (0, 10, 0, "max_tokens"),
         (101, 10, 0, "max_tokens"),
         (5, 100, 0, "input_tokens"),
         (5, 0, 0, "prompt"),

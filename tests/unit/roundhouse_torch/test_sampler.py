@@ -6,7 +6,8 @@ from collections import Counter
 import pytest
 import torch
 from roundhouse_torch.engine import sampler
-from roundhouse_torch.engine.sampler import CANDIDATES, Row, uniform
+from roundhouse_torch.engine.sampler import Row, key
+from roundhouse_torch.kernels.plain import CANDIDATES
 from roundhouse_torch.messages.command import Sampling
 from roundhouse_torch.scheduler.sequence import Sequence
 
@@ -100,15 +101,15 @@ def test_a_row_does_not_depend_on_the_rows_beside_it() -> None:
 
 
 def test_the_same_seed_and_position_repeat_and_others_differ() -> None:
-    values = {uniform(seed, position) for seed in range(100) for position in range(100)}
+    values = {key(seed, position) for seed in range(100) for position in range(100)}
     assert len(values) == 10_000
-    assert uniform(7, 3) == uniform(7, 3)
-    assert uniform(-1, 0) != uniform(1, 0)
+    assert key(7, 3) == key(7, 3)
+    assert key(-1, 0) != key(1, 0)
 
 
 def test_uniform_numbers_are_spread_evenly() -> None:
-    values = [uniform(seed, position) for seed in range(50) for position in range(200)]
-    assert all(0 <= value < 1 for value in values)
+    values = [key(seed, position) / 2**64 for seed in range(50) for position in range(200)]
+    assert all(0 <= value <= 1 for value in values)
     buckets = Counter(int(value * 20) for value in values)
     assert all(abs(buckets[i] - 500) < 5 * math.sqrt(500) for i in range(20))
 

@@ -140,7 +140,8 @@ class EngineMachine(RuleBasedStateMachine):
             sequence = self.live.pop(ended.sequence.id)
             assert sequence.tokens == self.wanted[sequence.id]
             is_end = sequence.tokens[-1] in sequence.sampling.eos_ids
-            assert ended.finish == (Finish.STOP if is_end else Finish.LENGTH)
+            assert ended.end is not None
+            assert ended.end[0] == (Finish.STOP if is_end else Finish.LENGTH)
             assert sequence.blocks == []
             self.histories.append(sequence.tokens)
 
@@ -157,13 +158,13 @@ class EngineMachine(RuleBasedStateMachine):
         for event in self.pool.drain_events():
             self.mirror.apply(event)
         held = {chain.wire_hash(name) for name in self.pool.contents}
-        assert set(self.mirror.hashes) == held
+        assert set(self.mirror.blocks) == held
         on_host = self.pool.host.contents if self.pool.host is not None else ()
-        assert set(self.mirror.host_hashes) == {chain.wire_hash(name) for name in on_host}
+        assert set(self.mirror.on_host) == {chain.wire_hash(name) for name in on_host}
         seen: set[int] = set()
         for event in self.mirror.events():
             if event.medium == MEDIUM:
-                assert set(event.block_hashes) == set(self.mirror.host_hashes)
+                assert set(event.block_hashes) == set(self.mirror.on_host)
                 continue
             assert event.parent_block_hash is None or event.parent_block_hash in seen
             seen.update(event.block_hashes)

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from roundhouse_torch.scheduler.sequence import Finish
-from roundhouse_torch.server.generation import Delta, UsageCount
-from roundhouse_torch.server.shapes import FINGERPRINT, ChatShape, CompletionShape, WholeChoice
+from roundhouse_torch.server.generation import Delta, UsageCount, joined
+from roundhouse_torch.server.shapes import FINGERPRINT, ChatShape, CompletionShape
 
 USAGE = UsageCount(prompt_tokens=151, completion_tokens=8, cached_tokens=128)
 CHAT_HEAD = {"id": "chatcmpl-r", "object": "chat.completion.chunk", "created": 17, "model": "tiny"}
@@ -82,14 +82,10 @@ def test_completion_deltas() -> None:
 
 
 def whole(shape: ChatShape | CompletionShape, prompts: Sequence[Sequence[int]] | None) -> dict[str, Any]:
-    choices = [WholeChoice(0), WholeChoice(1)]
-    for delta in (
-        Delta(0, "a", [1]),
-        Delta(1, "x", [2]),
-        Delta(0, "b", [3], Finish.STOP, "!"),
-        Delta(1, "", [], Finish.LENGTH),
-    ):
-        choices[delta.index].add(delta)
+    choices = [
+        joined([Delta(0, "a", [1]), Delta(0, "b", [3], Finish.STOP, "!")]),
+        joined([Delta(1, "x", [2]), Delta(1, "", [], Finish.LENGTH)]),
+    ]
     answer: dict[str, Any] = json.loads(shape.whole(choices, USAGE, prompts))
     return answer
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from roundhouse_torch.errors import BadRequest, BrokenModel
 from roundhouse_torch.tokenizer.stops import StopMatcher
-from roundhouse_torch.tokenizer.template import ChatTemplate, read_template
+from roundhouse_torch.tokenizer.template import ChatTemplate
 from roundhouse_torch.tokenizer.tokenizer import TextTokenizer
 
 from tests.support.tiny_models import CHAT_TEMPLATE, SPECIAL_TOKENS, make_tokenizer
@@ -124,11 +124,11 @@ def test_a_template_that_does_not_compile_is_a_broken_model(folder: Path) -> Non
 def test_the_template_may_stand_in_the_tokenizer_config(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer_config.json"
     path.write_text('{"chat_template": "one"}')
-    assert read_template(tmp_path) == "one"
+    assert ChatTemplate(tmp_path).source == "one"
     path.write_text(
         '{"chat_template": [{"name": "tool_use", "template": "x"}, {"name": "default", "template": "two"}]}'
     )
-    assert read_template(tmp_path) == "two"
+    assert ChatTemplate(tmp_path).source == "two"
 
 
 def test_a_missing_or_damaged_tokenizer_is_named(tmp_path: Path) -> None:

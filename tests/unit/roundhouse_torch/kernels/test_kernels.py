@@ -5,15 +5,19 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from roundhouse_torch.engine.sampler import key
 from roundhouse_torch.kernels import reference
 from roundhouse_torch.kernels.activation import silu_mul
 from roundhouse_torch.kernels.attention import Cache, Scratch, attend, attend_decode
 from roundhouse_torch.kernels.gemm import quantised_linear
 from roundhouse_torch.kernels.norm import rms_norm
+from roundhouse_torch.kernels.plain import TorchOperations
 from roundhouse_torch.kernels.rope import rotate_and_store
 from roundhouse_torch.kernels.sampling import sample
+from roundhouse_torch.models.layers.rope import Rotation, rotate
 
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 4e-3}
+PLAIN = TorchOperations()
 DTYPES = [torch.float32, torch.float16]
 
 
@@ -82,11 +86,12 @@ def test_norm_adds_the_residual_and_equals_its_reference(dtype: torch.dtype, wid
     torch.manual_seed(2)
     x, residual, weight = torch.randn(3, width).to(dtype), torch.randn(3, width).to(dtype), torch.randn(width).to(dtype)
     ours, theirs = residual.clone(), residual.clone()
-    got, want = rms_norm(x, weight, 1e-5, ours), reference.rms_norm(x, weight, 1e-5, theirs)
+    wide, scale = theirs.float(), weight.float()
+    got, want = rms_norm(x, weight, 1e-5, ours), PLAIN.add_norm(x.float(), wide, scale, 1e-5)
     assert (got - want).abs().max() < 4 * TOLERANCE[dtype]
-    assert torch.equal(ours, theirs)
-    plain = rms_norm(x, weight, 1e-5) - reference.rms_norm(x, weight, 1e-5)
-    assert plain.abs().max() < 4 * TOLERANCE[dtype]
+    assert torch.equal(ours, wide.to(dtype))
+    alone = rms_norm(x, weight, 1e-5) - PLAIN.norm(x.float(), scale, 1e-5)
+    assert alone.abs().max() < 4 * TOLERANCE[dtype]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -100,7 +105,8 @@ def test_rope_rotates_and_fills_the_right_slots_only(shape: Shape, dtype: torch.
     angles = torch.arange(50)[:, None] * torch.rand(shape.dim // 2)[None, :]
     cos, sin = angles.cos(), angles.sin()
     positions, slots = torch.tensor([4, 0, 49]), torch.tensor([2 * shape.block, -1, 0])
-    want_q, want_k = (reference.rotate(x, cos, sin, positions) for x in (q, k))
+    rotation = Rotation.of(cos, sin, positions)
+    want_q, want_k = (rotate(x.float(), rotation) for x in (q, k))
     rotate_and_store(q, k, v, cos, sin, positions, slots, cache)
     assert (q - want_q).abs().max() < TOLERANCE[dtype]
     for token, block in ((0, 2), (2, 0)):
@@ -114,16 +120,18 @@ def test_rope_rotates_and_fills_the_right_slots_only(shape: Shape, dtype: torch.
 @pytest.mark.parametrize("width", [1, 100, 1536])
 def test_silu_equals_its_reference(dtype: torch.dtype, width: int) -> None:
     x = torch.randn(2, 2 * width).to(dtype)
-    assert (silu_mul(x) - reference.silu_mul(x)).abs().max() < TOLERANCE[dtype]
+    assert (silu_mul(x) - PLAIN.silu_mul(x.float())).abs().max() < TOLERANCE[dtype]
 
 
 def draw(logits: torch.Tensor, temperature: float, top_k: int, top_p: float, seed: int, step: int = 0) -> list[int]:
-    rows = logits.shape[0]
+    """As the sampler does on CUDA: seeds from ``seed`` on, behind ``step`` tokens."""
+    rows = len(logits)
     full = lambda value, kind: torch.full((rows,), value, dtype=kind)  # noqa: E731
-    return sample(
-        logits, full(temperature, torch.float32), full(top_k, torch.int32), full(top_p, torch.float32),
-        torch.arange(seed, seed + rows), full(step, torch.int32),
-    ).tolist()  # fmt: skip
+    seeds = torch.tensor([key(seed + index, step) - 2**63 for index in range(rows)])
+    found: list[int] = sample(
+        logits, full(temperature, torch.float32), full(top_k, torch.int32), full(top_p, torch.float32), seeds
+    ).tolist()
+    return found
 
 
 def test_greedy_takes_the_largest_logit_in_any_chunk() -> None:
@@ -156,7 +164,7 @@ def test_draws_follow_the_distribution() -> None:
     assert bool(((share - row.exp()).abs() < 4 * spread).all())
 
 
-def test_a_seed_and_a_step_fix_the_draw_whatever_the_batch() -> None:
+def test_a_seed_and_a_position_fix_the_draw_whatever_the_batch() -> None:
     torch.manual_seed(5)
     row = torch.randn(1, 300)
     alone = draw(row, 1.0, 0, 1.0, 42, step=9)
@@ -172,5 +180,5 @@ def test_8_bit_gemm_equals_its_reference(dtype: torch.dtype, kind: torch.dtype, 
     x = torch.randn(m, k).to(dtype)
     weight = (torch.randn(n, k) * 20).to(kind)
     scales = torch.rand(n) / 200
-    got, want = quantised_linear(x, weight, scales), reference.quantised_linear(x, weight, scales)
+    got, want = quantised_linear(x, weight, scales), PLAIN.linear8(x.float(), weight, scales)
     assert (got - want).abs().max() < 10 * TOLERANCE[dtype] * math.sqrt(k) / 8

@@ -9,11 +9,12 @@ import torch
 from roundhouse_torch.engine.runner import ModelRunner, in_batch_order
 from roundhouse_torch.kernels.graphs import GraphedAttention, GraphedDecoder, sizes_up_to
 from roundhouse_torch.kernels.operations import TritonAttention, TritonOperations
+from roundhouse_torch.kernels.plain import TorchOperations
 from roundhouse_torch.kvcache.storage import KVStorage
-from roundhouse_torch.layers.operations import Operations, TorchOperations
 from roundhouse_torch.messages.command import Sampling
 from roundhouse_torch.models.checkpoint import Checkpoint
 from roundhouse_torch.models.config import ModelConfig
+from roundhouse_torch.models.layers.operations import Operations
 from roundhouse_torch.models.registry import load_factory
 from roundhouse_torch.models.weights import Weights
 from roundhouse_torch.scheduler.sequence import Sequence

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from roundhouse_torch.layers.linear import Projection
+from roundhouse_torch.models.layers.linear import Projection
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +56,10 @@ class GatheredOutputs:
         parts = [torch.empty_like(padded) for _ in range(self.shard.size)]
         dist.all_gather(parts, padded)
         return torch.cat(parts, -1)[:, : self.outputs]
+
+
+def least(blocks: int, device: torch.device) -> int:
+    """The smallest of all processes' numbers."""
+    number = torch.tensor([blocks], device=device)
+    dist.all_reduce(number, dist.ReduceOp.MIN)
+    return int(number.item())

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from roundhouse_torch.layers.linear import Projection
+from roundhouse_torch.models.layers.linear import Projection
 
 Piece = tuple[torch.Tensor, torch.Tensor, int, int]
 """A, B with the scale in it, and the columns of the output that they change."""

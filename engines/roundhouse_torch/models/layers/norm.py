@@ -2,7 +2,7 @@
 
 import torch
 
-from roundhouse_torch.layers.operations import Operations
+from roundhouse_torch.models.layers.operations import Operations
 
 
 class RMSNorm:

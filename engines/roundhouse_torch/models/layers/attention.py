@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import torch
 
-from roundhouse_torch.attention.backend import AttentionPass
-from roundhouse_torch.layers.linear import Projection
-from roundhouse_torch.layers.norm import RMSNorm
-from roundhouse_torch.layers.rope import Rotation
+from roundhouse_torch.models.layers.linear import Projection
+from roundhouse_torch.models.layers.norm import RMSNorm
+from roundhouse_torch.models.layers.operations import AttentionPass
+from roundhouse_torch.models.layers.rope import Rotation
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
-from roundhouse_torch.layers.linear import Projection
-from roundhouse_torch.layers.operations import Operations
+from roundhouse_torch.models.layers.linear import Projection
+from roundhouse_torch.models.layers.operations import Operations
 
 
 @dataclass(frozen=True, slots=True)

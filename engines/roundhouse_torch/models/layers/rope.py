@@ -21,6 +21,11 @@ class Rotation:
     cos_table: torch.Tensor
     sin_table: torch.Tensor
 
+    @classmethod
+    def of(cls, cos_table: torch.Tensor, sin_table: torch.Tensor, positions: torch.Tensor) -> "Rotation":
+        cos, sin = cos_table[positions].unsqueeze(1), sin_table[positions].unsqueeze(1)
+        return cls(torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1), positions, cos_table, sin_table)
+
 
 class Rope:
     """cos and sin for every position up to ``length``, made once; ``at`` picks a batch's rows for all layers."""
@@ -36,8 +41,7 @@ class Rope:
         self._sin = angles.sin().to(device=device, dtype=dtype)
 
     def at(self, positions: torch.Tensor) -> Rotation:
-        cos, sin = self._cos[positions].unsqueeze(1), self._sin[positions].unsqueeze(1)
-        return Rotation(torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1), positions, self._cos, self._sin)
+        return Rotation.of(self._cos, self._sin, positions)
 
 
 def rotate(x: torch.Tensor, rotation: Rotation) -> torch.Tensor:

@@ -1,29 +1,31 @@
-"""Errors as vLLM words them: ``{"error": {"message", "type", "param", "code"}}``."""
+"""Errors as vLLM words them: ``{"error": {"message", "type", "param", "code"}}``; and request ids: the client's
+``X-Request-Id`` is kept, in the response's header and in its ``id``.
+"""
 
 import asyncio
 import logging
+import re
+import uuid
 from collections.abc import Awaitable, Callable
 
 import msgspec
 from aiohttp import web
 
-from roundhouse_torch.errors import Busy, EngineDied, EngineError, RequestError
+from roundhouse_torch.errors import Busy, EngineDied, EngineError, RequestError, TooLarge
 
 log = logging.getLogger(__name__)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_HEADER = "X-Request-Id"
+_PLAIN = re.compile(r"[\x21-\x7e]{1,256}")
+REQUEST_ID: web.RequestKey[str] = web.RequestKey("request_id", str)
 
 
 def error_body(error: EngineError) -> bytes:
-    if isinstance(error, RequestError):
-        fields = {"message": str(error), "type": error.kind, "param": error.param, "code": error.status}
-    else:
-        fields = {"message": str(error), "type": "InternalServerError", "param": None, "code": 500}
+    """Whatever is not the client's fault is a 500."""
+    fault = error if isinstance(error, RequestError) else RequestError(str(error))
+    fields = {"message": str(fault), "type": fault.kind, "param": fault.param, "code": fault.status}
     return msgspec.json.encode({"error": fields})
-
-
-def error_event(error: EngineError) -> bytes:
-    return b"data: " + error_body(error) + b"\n\n"
 
 
 def error_response(error: EngineError) -> web.Response:
@@ -52,6 +54,14 @@ async def report_errors(request: web.Request, handler: Handler) -> web.StreamRes
         return error_response(EngineError("internal error"))
 
 
-class TooLarge(RequestError):
-    status = 413
-    kind = "RequestEntityTooLarge"
+@web.middleware
+async def identify(request: web.Request, handler: Handler) -> web.StreamResponse:
+    given = request.headers.get(_HEADER, "")
+    request[REQUEST_ID] = given if _PLAIN.fullmatch(given) else uuid.uuid4().hex
+    return await handler(request)
+
+
+async def send_identity(request: web.Request, response: web.StreamResponse) -> None:
+    """For ``on_response_prepare``: streams have sent their headers by the time a middleware sees them."""
+    if REQUEST_ID in request:
+        response.headers[_HEADER] = request[REQUEST_ID]

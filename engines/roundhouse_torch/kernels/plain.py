@@ -1,9 +1,9 @@
-"""Attention in plain PyTorch: gather a sequence's blocks into one piece, then ``scaled_dot_product_attention``.
+"""PyTorch alone, on any device: the CPU path, and the reference of the other kernels.
 
-Runs on any device; it is the CPU path and the reference for kernels. Single-token spans (decode) are computed in
-groups of similar length, padded to the longest and masked; the query heads that share a key head go in as rows of
-that head. Longer spans (prefill chunks) are computed one by one; one that starts at 0 needs no gather.
-Index tensors of all layers are made at once per batch.
+Attention gathers a sequence's blocks into one piece, then takes ``scaled_dot_product_attention``. Single-token spans
+(decode) are computed in groups of similar length, padded to the longest and masked; the query heads that share a key
+head go in as rows of that head. Longer spans (prefill chunks) are computed one by one; one that starts at 0 needs no
+gather. Index tensors of all layers are made at once per batch.
 """
 
 import math
@@ -12,16 +12,44 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import scaled_dot_product_attention, silu
 
-from roundhouse_torch.attention.backend import Span
 from roundhouse_torch.kvcache.storage import KVStorage
-from roundhouse_torch.layers.rope import Rotation, rotate
+from roundhouse_torch.models.config import ModelConfig
+from roundhouse_torch.models.layers.operations import Span
+from roundhouse_torch.models.layers.rope import Rotation, rotate
 
+CANDIDATES = 1024
+"""Tokens sorted at first for top-p; the whole vocabulary is sorted only when these do not reach p."""
 GROUP_TOKENS = 16_384
 """Most tokens gathered at once for a decode group: bounds the scratch memory."""
 GROUP_PADDING = 0.75
 """A sequence joins a decode group when it is at least this long, as a share of the group's longest."""
+
+
+class TorchOperations:
+    """See `Operations`."""
+
+    keeps_8_bits = False
+
+    def norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        wide = x.float()
+        mean = torch.linalg.vecdot(wide, wide)[..., None] / x.shape[-1]
+        normed: torch.Tensor = (wide * mean.add_(eps).rsqrt_()).to(x.dtype).mul_(weight)
+        return normed
+
+    def add_norm(self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        return self.norm(residual.add_(x), weight, eps)
+
+    def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        gate, up = gate_up.chunk(2, -1)
+        return silu(gate).mul_(up)
+
+    def linear8(self, x: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+        return (x @ weight.to(x.dtype).t()).mul_(scales)
+
+    def attention(self, storage: KVStorage, config: ModelConfig) -> "PagedAttention":
+        return PagedAttention(storage, sorted(set(config.windows)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,3 +254,47 @@ def slot_numbers(spans: Sequence[Span], storage: KVStorage) -> np.ndarray:
             positions = np.arange(span.start, span.start + span.count)
             parts.append(np.asarray(span.blocks)[positions // size] * stride + positions % size)
     return np.concatenate(parts)
+
+
+def sample(
+    logits: torch.Tensor, temperatures: torch.Tensor, top_ks: torch.Tensor, top_ps: torch.Tensor, seeds: torch.Tensor
+) -> torch.Tensor:
+    """One token id per row of ``logits`` (rows × vocabulary): the likeliest when its temperature is 0, else the one at
+    which the cumulative distribution reaches a number between 0 and 1 that the seed gives.
+    """
+    greedy, vocabulary = temperatures <= 0, logits.shape[-1]
+    tokens = logits.argmax(-1) if bool(greedy.any()) else torch.empty_like(seeds)
+    top_ks = torch.where((top_ks > 0) & (top_ks < vocabulary), top_ks, vocabulary)
+    cut = (top_ks < vocabulary) | (top_ps < 1)
+    columns = temperatures[:, None], top_ks[:, None], top_ps[:, None], (seeds.double() / 2.0**64 + 0.5)[:, None]
+    for restricted, rows in ((True, ~greedy & cut), (False, ~greedy & ~cut)):
+        if bool(rows.any()):
+            temperature, top_k, top_p, at = (column[rows] for column in columns)
+            scaled = logits[rows] / temperature
+            tokens[rows] = _restricted(scaled, top_k, top_p, at) if restricted else _invert(scaled.softmax(-1), at)
+    return tokens
+
+
+def _restricted(
+    scaled: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, at: torch.Tensor, candidates: int = CANDIDATES
+) -> torch.Tensor:
+    """Of tokens in order of likelihood, those within top-k whose predecessors hold less than top-p."""
+    vocabulary = scaled.shape[-1]
+    width = min(vocabulary, int(torch.where(top_k < vocabulary, top_k, candidates).max()))
+    values, indices = scaled.topk(width, -1)
+    ranks = torch.arange(width, device=scaled.device)
+    values = values.masked_fill(ranks >= top_k, -torch.inf)
+    total = torch.where(top_k < vocabulary, values.logsumexp(-1, keepdim=True), scaled.logsumexp(-1, keepdim=True))
+    probabilities = (values - total).exp()
+    before = probabilities.cumsum(-1) - probabilities
+    short = (before[:, -1:] + probabilities[:, -1:] < top_p) & (top_k == vocabulary)
+    if width < vocabulary and bool(short.any()):
+        return _restricted(scaled, top_k, top_p, at, vocabulary)
+    kept = probabilities.masked_fill((before >= top_p) & (ranks > 0), 0.0)
+    return indices.gather(-1, _invert(kept, at)[:, None])[:, 0]
+
+
+def _invert(weights: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+    """The first column whose cumulative weight exceeds ``at`` times the whole."""
+    cumulative = weights.cumsum(-1, dtype=torch.float64)
+    return torch.searchsorted(cumulative, at * cumulative[:, -1:], right=True).clamp_(max=weights.shape[-1] - 1)[:, 0]

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import torch
 
-from roundhouse_torch.layers.operations import Operations
+from roundhouse_torch.models.layers.operations import Operations
 
 
 class Projection(Protocol):

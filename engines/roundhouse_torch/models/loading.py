@@ -1,22 +1,22 @@
 """One process's model: device, its shard of the weights, KV memory, attention; on CUDA with recorded decode steps."""
 
 import logging
+import math
 import time
 from dataclasses import dataclass, replace
 
 import torch
 
-from roundhouse_torch.attention.backend import AttentionBackend
-from roundhouse_torch.engine.parallel import least
 from roundhouse_torch.errors import SettingsError
+from roundhouse_torch.kernels.plain import TorchOperations
 from roundhouse_torch.kvcache.sizing import block_count, cache_bytes
-from roundhouse_torch.kvcache.storage import FP8, KVStorage, block_bytes
-from roundhouse_torch.layers.lora import LoraSites
-from roundhouse_torch.layers.operations import Operations, TorchOperations
-from roundhouse_torch.layers.shard import ALONE, Shard
+from roundhouse_torch.kvcache.storage import FP8, KVStorage
 from roundhouse_torch.models.checkpoint import Checkpoint
 from roundhouse_torch.models.config import ModelConfig
 from roundhouse_torch.models.decoder import Decoder
+from roundhouse_torch.models.layers.lora import LoraSites
+from roundhouse_torch.models.layers.operations import AttentionBackend, Operations
+from roundhouse_torch.models.layers.shard import ALONE, Shard, least
 from roundhouse_torch.models.registry import load_factory
 from roundhouse_torch.models.weights import Weights
 from roundhouse_torch.settings import EngineSettings
@@ -86,7 +86,7 @@ def load_model(settings: EngineSettings, shard: Shard = ALONE, checkpoint: Check
     kv_dtype = FP8 if settings.kv_cache_dtype == "fp8" else dtype
     shape = (settings.block_size, config.num_layers, config.num_kv_heads // shard.size, config.head_dim)
     budget = cache_bytes(device, settings.kv_cache_bytes, settings.kv_cache_fraction)
-    blocks = block_count(budget, block_bytes(*shape, kv_dtype))
+    blocks = block_count(budget, math.prod(shape) * 2 * kv_dtype.itemsize)
     if shard.size > 1:
         blocks = least(blocks, device)
     storage = KVStorage(blocks, *shape, device=device, dtype=kv_dtype, compute_dtype=dtype)

@@ -1,1 +1,0 @@
-"""Attention over the paged cache: the interface that a device's kernels implement, and the PyTorch implementation."""
