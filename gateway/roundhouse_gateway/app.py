@@ -1,8 +1,8 @@
 """Puts one gateway together, runs it until it is told to stop, and takes it apart in order.
 
-Start: sockets are bound first, so that a busy port is the first thing said; then the feed follows Redis, the data plane
-listens, the admin thread answers. Stop (SIGTERM or SIGINT): not ready, no new connections, streams drain, the books'
-last entries leave, then everything else. A second signal ends the drain at once.
+Start: sockets are bound first, so that a busy port is the first thing said; then the feed follows Redis, the admin
+thread answers, and the data plane listens as soon as it knows the replicas. Stop (SIGTERM or SIGINT): not ready, no new
+connections, streams drain, the books' last entries leave, then everything else. A second signal ends the drain at once.
 """
 
 import asyncio
@@ -36,6 +36,7 @@ from roundhouse_gateway.settings import Settings
 
 log = logging.getLogger(__name__)
 
+FIRST_LOOK_S = 3.0
 FLUSH_S = 1.0
 SENT_S = 0.05
 YOUNG_OBJECTS = 50_000
@@ -74,8 +75,9 @@ async def run(settings: Settings) -> None:
             ]
             if keys is not None:
                 followers.append(tasks.create_task(keys.run(), name="api keys"))
-            plane.listen(public)
             server.start()
+            await _first_look(feed)
+            plane.listen(public)
             _spare_the_collector()
             log.info(
                 "listening address=%s admin=%s gateway=%016x compiled=%s",
@@ -91,6 +93,13 @@ async def run(settings: Settings) -> None:
                     follower.cancel()
         server.stop()
         log.info("stopped gateway=%016x", incarnation)
+
+
+async def _first_look(feed: GatewayFeed) -> None:
+    """Who connects meanwhile waits a moment instead of hearing that there is no replica; without Redis not for long."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(FIRST_LOOK_S):
+            await feed.looked.wait()
 
 
 def _spare_the_collector() -> None:

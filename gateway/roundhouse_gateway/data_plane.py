@@ -91,6 +91,7 @@ class DataPlane:
         return self.fleet.ready and self._listener is not None and not self.draining
 
     def listen(self, sock: socket.socket) -> None:
+        self.fleet.refresh(self.clock())
         self._listener = Listener(of_running_loop(), sock, lambda: ClientConnection(self))
 
     async def run(self) -> None:

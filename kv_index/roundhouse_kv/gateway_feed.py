@@ -62,6 +62,8 @@ class GatewayFeed:
         self._catalogue: Catalogue | None = None
         self._confirmed_at: float | None = None
         self._views: dict[str, ServiceView] = {}
+        self.looked = asyncio.Event()
+        """Set once everything was read from Redis for the first time."""
         self._poll_now = asyncio.Event()
         self._reread = True
         self._kv = KvFeed(link, clock)
@@ -104,6 +106,7 @@ class GatewayFeed:
                 await self._poll_catalogue()
                 await self._poll_leases()
                 await self._poll_profiles()
+                self.looked.set()
             except RedisUnavailable as error:
                 log.debug("poll_failed", extra={"error": str(error)})
             if self._link.settled:

@@ -50,7 +50,7 @@ class Load:
         async with self._http.post(f"{url}/v1/chat/completions", json=body) as answer:
             text = await answer.text()
         if answer.status != 200:
-            self.outcomes[f"status {answer.status}"] += 1
+            self.outcomes[f"status {answer.status}: {text[:200]}"] += 1
         elif not stream or "[DONE]" in text:
             self.outcomes["done"] += 1
         else:

@@ -26,6 +26,7 @@ class Watcher:
 
     def subscribe(self) -> "zmq.asyncio.Socket":
         socket = self._context.socket(zmq.SUB)
+        socket.setsockopt(zmq.RCVHWM, 0)  # nothing is dropped, however late it is read
         socket.subscribe(b"")
         socket.connect(self.events)
         return socket

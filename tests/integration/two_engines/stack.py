@@ -146,7 +146,7 @@ class Stack:
             ]
             return lease if fresh and len(same) == 2 and all(same) else None
 
-        return wait_for(f"one view of {service}", agreed, 90)
+        return wait_for(f"one view of {service}", agreed, 240)
 
     @contextmanager
     def deaf_gateways(self) -> Iterator[None]:

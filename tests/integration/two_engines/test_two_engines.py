@@ -173,6 +173,7 @@ def test_entries_of_a_dead_engine_that_come_late_are_ignored(stack: Stack) -> No
 
 def test_vllm_finishes_what_it_streams_before_it_stops(stack: Stack) -> None:
     """On SIGTERM by its own shutdown timeout, which the launch line sets to the drain's."""
+    before = stack.wait_agreed(VLLM)
     streams = [Stream(stack, VLLM, tokens=60, gateway=gateway) for gateway in (0, 1)]
     for stream in streams:
         stream.start()
@@ -181,6 +182,7 @@ def test_vllm_finishes_what_it_streams_before_it_stops(stack: Stack) -> None:
     for stream in streams:
         stream.join(90)
         assert (stream.finish, stream.done) == ("length", True)
+    stack.wait_agreed(VLLM, epoch_not=before.epoch)
 
 
 @pytest.mark.parametrize("service", BOTH)
