@@ -1,20 +1,30 @@
 """A big service: 256 pods over a real Valkey, in one gateway's mirror that widens and grows while it is read."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 
 import pytest
 from roundhouse_kv.gateway_feed import GatewayFeed
 from roundhouse_kv.redis_link import RedisLink
 
-from tests.integration.kv.harness import INSTALLATION, Agent, Operator, depth, eventually, running, service, view_of
+from tests.integration.kv.harness import (
+    INSTALLATION, Agent, Operator, Valkey, config, depth, eventually, running, service, view_of,
+)  # fmt: skip
 
 pytestmark = pytest.mark.integration
 
 PODS = 256
 CHAIN = list(range(1001, 1001 + PODS))
 OWN_KEYS = 1000
+
+
+@pytest.fixture
+async def writer(valkey: Valkey) -> AsyncIterator[RedisLink]:
+    """All agents in one process, and beside a tracer: an answer may lie unread for long."""
+    async with RedisLink(config(valkey.url, timeout_s=60.0)) as link:
+        assert await link.wait_healthy(10)
+        yield link
 
 
 async def say_prefix(agent: Agent) -> None:
