@@ -9,7 +9,16 @@ from roundhouse_kv.gateway_feed import GatewayFeed
 from roundhouse_kv.redis_link import RedisLink
 
 from tests.integration.kv.harness import (
-    INSTALLATION, Agent, Operator, Valkey, config, depth, eventually, running, service, view_of,
+    INSTALLATION,
+    Agent,
+    Operator,
+    Valkey,
+    config,
+    depth,
+    eventually,
+    running,
+    service,
+    view_of,
 )  # fmt: skip
 
 pytestmark = pytest.mark.integration
