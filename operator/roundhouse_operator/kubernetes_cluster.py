@@ -4,6 +4,7 @@ The client gives addresses, credentials (renewed by themselves) and connections;
 everywhere in the operator. A status is replaced by a JSON patch, because a merge would keep fields that are gone.
 """
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -29,6 +30,8 @@ from roundhouse_operator.cluster import (
 )
 
 _PAGE: Final = 500
+_MOST_TRIES: Final = 10
+_LONGEST_PAUSE_S: Final = 10
 _JSON: Final = "application/json"
 _APPLY: Final = "application/apply-patch+yaml"
 _JSON_PATCH: Final = "application/json-patch+json"
@@ -158,7 +161,7 @@ class KubernetesCluster(Cluster):
         content: str = _JSON,
         timeout: aiohttp.ClientTimeout | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """One request; every failure becomes a `ClusterError` that names it."""
+        """One request, sent again when the server is too busy; other failures become a `ClusterError` that names it."""
         what = f"{method} {path}"
         try:
             request = await self._api.param_serialize(
@@ -169,13 +172,24 @@ class KubernetesCluster(Cluster):
                 body=body,
                 auth_settings=["BearerToken"],
             )
-            response = (await self._api.call_api(*request, _request_timeout=timeout or self._timeout)).response
-            async with response:
+            async with await self._send(request, timeout or self._timeout) as response:
                 if response.status >= 300:
                     raise _refused(what, response.status, await response.text())
                 yield response
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise ClusterError(f"{what}: {type(error).__name__}: {error}") from error
+
+    async def _send(self, request: Any, timeout: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
+        """Again, as the server asks, while it is too busy (429 with ``Retry-After``)."""
+        tries = 0
+        while True:
+            tries += 1
+            response: aiohttp.ClientResponse = (await self._api.call_api(*request, _request_timeout=timeout)).response
+            pause_s = response.headers.get("retry-after", "") if response.status == 429 else ""
+            if not pause_s.isdigit() or tries == _MOST_TRIES:
+                return response
+            response.release()
+            await asyncio.sleep(min(int(pause_s), _LONGEST_PAUSE_S))
 
 
 def _path(kind: Kind, namespace: str | None, name: str | None = None) -> str:

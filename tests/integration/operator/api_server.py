@@ -43,6 +43,8 @@ PAGE = 2
 class ApiServer:
     """``requests`` are method and path of everything asked; ``broken``: a status that is answered to everything.
 
+    ``throttling``: every second request is answered 429; ``throttled`` counts them.
+
     ``deaf``: watches of these kinds lose their events; later they are told that theirs are too old.
     """
 
@@ -50,6 +52,8 @@ class ApiServer:
         self.cluster = cluster
         self.requests: list[str] = []
         self.broken = 0
+        self.throttling = False
+        self.throttled = 0
         self.deaf: set[Kind] = set()
         self.port = 0
         self._runner: web.AppRunner | None = None
@@ -87,6 +91,10 @@ class ApiServer:
         self.requests.append(f"{request.method} {request.path}")
         if self.broken:
             return web.json_response({"kind": "Status", "message": "broken on purpose"}, status=self.broken)
+        if self.throttling and len(self.requests) % 2:
+            self.throttled += 1
+            body = {"kind": "Status", "code": 429, "message": "too many requests"}
+            return web.json_response(body, status=429, headers={"retry-after": "1"})
         try:
             response: web.StreamResponse = await handler(request)
             return response

@@ -170,6 +170,28 @@ async def test_the_api_server_may_be_away_for_a_while(cluster: Cluster) -> None:
         assert one.process.returncode is None
 
 
+async def test_an_api_server_that_throttles_loses_no_update(cluster: Cluster) -> None:
+    world, server = cluster.rig, cluster.server
+    names = [f"s{number}" for number in range(4)]
+    async with cluster.operator("one") as one:
+        await eventually(one.leads)
+        server.throttling = True
+        for name in names:
+            await world.apply(service(name, resources={"gpus": 0}))
+        for name in names:
+            await eventually(partial(world.ready, name))
+        assert server.throttled > len(names)
+        for name in names:
+            await world.cluster.delete(INFERENCE_SERVICE, "default", name)
+        await eventually(partial(_none_left, world))
+        server.throttling = False
+        assert one.process.returncode is None
+
+
+async def _none_left(world: Rig) -> bool:
+    return not await world.objects(POD)
+
+
 async def test_redis_password_is_made_once_and_owned_by_the_deployment(cluster: Cluster) -> None:
     memory = cluster.rig.cluster
     deployment = await memory.create(DEPLOYMENT, {"metadata": {"name": "op", "namespace": "default"}, "spec": {}})
