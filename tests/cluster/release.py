@@ -72,14 +72,18 @@ class Release:
     def operator_log(self) -> str:
         return self.kube.kubectl("logs", f"deployment/{self.fullname}-operator", "--namespace", self.namespace)
 
-    def redis_keys(self) -> list[str]:
-        """Names of all keys, as Valkey lists them to one who knows the password."""
+    def in_redis(self, script: str, *args: str) -> str:
+        """What a script prints that has ``redis``, a client of one who knows the password."""
         secret = self.kube.get("secret", f"{self.fullname}-valkey", namespace=self.namespace)
         password = base64.b64decode(secret["data"]["password"]).decode()
-        script = "import redis, sys; print(*redis.Redis(sys.argv[1], password=sys.argv[2]).keys(), sep='\\n')"
-        host = f"{self.fullname}-valkey"
-        command = ["exec", f"deployment/{self.fullname}-operator", "--namespace", self.namespace, "--"]
-        return self.kube.kubectl(*command, "python", "-c", script, host, password).split()
+        script = (
+            f"import sys, time; from redis import Redis; redis = Redis(sys.argv[1], password=sys.argv[2]); {script}"
+        )
+        command = ["exec", f"deployment/{self.fullname}-operator", "--namespace", self.namespace, "--", "python", "-c"]
+        return self.kube.kubectl(*command, script, f"{self.fullname}-valkey", password, *args)
+
+    def redis_keys(self) -> list[str]:
+        return self.in_redis("print(*redis.keys(), sep='\\n')").split()
 
     def chat(self, model: str, text: str = "Hello", **options: Any) -> Answer:
         body = {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": 8, **options}

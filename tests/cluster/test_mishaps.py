@@ -1,6 +1,7 @@
 """Things that people and machines do to a running installation."""
 
 import time
+from threading import Thread
 
 from tests.cluster.kube import Kube, eventually
 from tests.cluster.local_cluster import LocalCluster
@@ -123,6 +124,19 @@ def test_an_engine_that_no_longer_answers_is_restarted_in_place(kube: Kube, rele
         assert uids(restarted) == uids([pod])
         eventually(lambda: ready_pods(kube, name), within=60)
         assert release.chat(name).status == 200
+
+
+def test_an_agent_of_another_version_is_told_and_its_replica_serves_on(kube: Kube, release: Release) -> None:
+    with serving(kube, sim("outdated")) as name:
+        (lease,) = [key for key in release.redis_keys() if f"{{default/{name}}}:lease:" in key]
+        newer = "newer = json.dumps(json.loads(redis.get(sys.argv[3])) | {'v': 99})"
+        often = "[(redis.set(sys.argv[3], newer, ex=5), time.sleep(0.01)) for _ in range(2000)]"
+        agent = Thread(target=release.in_redis, args=(f"{newer}; {often}", lease))
+        agent.start()
+        assert "upgrade the older of the two" in wait_reason(kube, name, "AgentOutdated", within=15)["message"]
+        assert release.chat(name).status == 200
+        agent.join()
+        eventually(lambda: kube.condition("infsvc", name, "LiveData")["status"] == "True")
 
 
 def test_gpus_that_fail_are_waited_for(kube: Kube, release: Release, local_cluster: LocalCluster) -> None:
