@@ -18,7 +18,9 @@ from roundhouse_kv.records import ServiceEntry
 
 log = logging.getLogger(__name__)
 
-_REST: Final = 9.0  # each publication compares all services: with very many that change it takes a tenth of the time
+_REST: Final = 9.0
+"""Times what a publication took: each compares all services, and while very many change it takes a tenth of the time."""
+_LONGEST_REST_S: Final = 1.0
 
 
 class Store(Protocol):
@@ -110,7 +112,7 @@ class CataloguePublisher:
             begun = time.monotonic()
             try:
                 await self._publish()
-                await asyncio.sleep(_REST * (time.monotonic() - begun))
+                await asyncio.sleep(min(_LONGEST_REST_S, _REST * (time.monotonic() - begun)))
             except RedisUnavailable as error:
                 log.warning("catalogue_not_published", extra={"error": str(error)})
                 await self._again()
