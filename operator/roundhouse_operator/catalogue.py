@@ -19,7 +19,7 @@ from roundhouse_kv.records import ServiceEntry
 log = logging.getLogger(__name__)
 
 _REST: Final = 9.0
-"""Times what a publication took: each compares all services, and while very many change it takes a tenth of the time."""
+"""Times what a publication took: each compares all services; while very many change, that takes a tenth of the time."""
 _LONGEST_REST_S: Final = 1.0
 
 
