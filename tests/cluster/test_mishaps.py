@@ -133,10 +133,17 @@ def test_an_agent_of_another_version_is_told_and_its_replica_serves_on(kube: Kub
         often = "[(redis.set(sys.argv[3], newer, ex=5), time.sleep(0.01)) for _ in range(2000)]"
         agent = Thread(target=release.in_redis, args=(f"{newer}; {often}", lease))
         agent.start()
-        assert "upgrade the older of the two" in wait_reason(kube, name, "AgentOutdated", within=15)["message"]
+
+        def live(status: str) -> dict[str, str] | None:
+            told = kube.condition("infsvc", name, "LiveData")
+            return told if told["status"] == status else None
+
+        told = eventually(lambda: live("False"), within=15)
+        assert told["reason"] == "AgentOutdated"
+        assert "upgrade the older of the two" in told["message"]
         assert release.chat(name).status == 200
         agent.join()
-        eventually(lambda: kube.condition("infsvc", name, "LiveData")["status"] == "True")
+        eventually(lambda: live("True"))
 
 
 def test_gpus_that_fail_are_waited_for(kube: Kube, release: Release, local_cluster: LocalCluster) -> None:
