@@ -76,9 +76,8 @@ class Release:
         """What a script prints that has ``redis``, a client of one who knows the password."""
         secret = self.kube.get("secret", f"{self.fullname}-valkey", namespace=self.namespace)
         password = base64.b64decode(secret["data"]["password"]).decode()
-        script = (
-            f"import sys, time; from redis import Redis; redis = Redis(sys.argv[1], password=sys.argv[2]); {script}"
-        )
+        client = "redis = Redis(sys.argv[1], password=sys.argv[2], decode_responses=True)"
+        script = f"import json, sys, time; from redis import Redis; {client}; {script}"
         command = ["exec", f"deployment/{self.fullname}-operator", "--namespace", self.namespace, "--", "python", "-c"]
         return self.kube.kubectl(*command, script, f"{self.fullname}-valkey", password, *args)
 
